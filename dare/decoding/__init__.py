@@ -1,0 +1,1 @@
+"""One decoding engine with plug-in parts."""

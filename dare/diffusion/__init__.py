@@ -1,0 +1,1 @@
+"""Corruption, likelihoods and block layouts."""

@@ -1,0 +1,1 @@
+"""From a suite manifest to stored cells."""

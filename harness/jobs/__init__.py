@@ -1,0 +1,1 @@
+"""Job kinds: train, generate, score."""

@@ -1,0 +1,1 @@
+"""The SQL record of every run."""

@@ -1,0 +1,1 @@
+"""The small data the project ships."""

@@ -1,0 +1,1 @@
+"""Scorers: pure functions from text to verdict."""
