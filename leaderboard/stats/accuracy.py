@@ -17,8 +17,8 @@ class Interval:
     Attributes:
         lo: lower end, in [0, 1].
         hi: upper end, in [0, 1].
-        method: what the interval covers: ``wilson`` (other questions of the same kind, this checkpoint) or
-            ``crossed`` (other questions and other training seeds).
+        method: what the interval covers: ``wilson`` and ``mean`` (other questions of the same kind, this checkpoint)
+            or ``crossed`` (other questions and other seeds).
     """
 
     lo: float
@@ -77,3 +77,19 @@ def wilson(rate: float, n: int, *, confidence: float = 0.95) -> Interval:
     lo = 0.0 if rate == 0.0 else max(0.0, centre - half)
     hi = 1.0 if rate == 1.0 else min(1.0, centre + half)
     return Interval(lo, hi, "wilson")
+
+
+def mean_interval(scores: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """Student interval of a mean of fractional scores (partial credit, or repeats averaged per question).
+
+    Args:
+        scores: [n] one score per question, in [0, 1].
+        confidence: coverage, in (0, 1).
+
+    Returns:
+        Interval with method ``mean``, clipped to [0, 1].
+    """
+    values = np.asarray(scores, dtype=float)
+    half = float(stats.t.ppf(0.5 + confidence / 2, values.size - 1)) * standard_error(values)
+    mean = float(values.mean())
+    return Interval(max(0.0, mean - half), min(1.0, mean + half), "mean")
