@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dare_bench.leaderboard.models import Comparison, Cost, Entry, LeaderRow, Run, TrainingCost
+from dare_bench.leaderboard.models import Comparison, Cost, Entry, Run, TrainingCost
 from dare_bench.leaderboard.runs import RunSource, device_tag
-from dare_bench.leaderboard.source import Snapshot
 from dare_bench.leaderboard.stats.accuracy import Interval, mean_interval, wilson
 from dare_bench.leaderboard.stats.efficiency import tokens_per_forward, tokens_per_second
 from dare_bench.leaderboard.stats.multiplicity import holm
@@ -19,20 +18,17 @@ from dare_bench.leaderboard.stats.seeds import MIN_SEEDS, crossed, crossed_diffe
 #: Level of every "better" and "worse" on the site, after correction.
 ALPHA = 0.05
 
-Outcomes = Mapping[int, Mapping[str, float]]
+Outcomes = Mapping[str, Mapping[str, float]]
 
 
-def make_entry(
-    benchmark: str, sources: Sequence[RunSource], base: Sequence[RunSource], outcomes: Outcomes, snapshot: Snapshot
-) -> Entry:
+def make_entry(benchmark: str, sources: Sequence[RunSource], base: Sequence[RunSource], outcomes: Outcomes) -> Entry:
     """Compute an entry from its runs.
 
     Args:
         benchmark: name.
         sources: runs of this row on the benchmark, at least one.
         base: runs of the base model with the same decoder and comparability key; empty for the base itself.
-        outcomes: scoring id -> question id -> score, for every finished run given.
-        snapshot: totals and environments.
+        outcomes: scoring fingerprint -> question id -> score, for every finished run given.
 
     Returns:
         The entry; `p_holm` and `verdict` are set later, when the whole family is known.
@@ -44,7 +40,7 @@ def make_entry(
     accuracies = [s.run.accuracy for s in done if s.run.accuracy is not None]
     values = [s.run.value_accuracy for s in done if s.run.value_accuracy is not None]
     table = _score_table(done, outcomes)
-    interval, covers = _interval(table, done, float(np.mean(accuracies)))
+    interval, covers = _interval(table, done, float(np.mean(accuracies)), len(_scores(done[0], outcomes)))
     entry = Entry(
         benchmark,
         runs,
@@ -52,9 +48,9 @@ def make_entry(
         value_accuracy=float(np.mean(values)) if len(values) == len(done) else None,
         interval=interval,
         covers=covers,
-        n=done[0].run.n,
+        n=len(_scores(done[0], outcomes)),
         n_done=len(done),
-        cost=_cost(done, snapshot),
+        cost=_cost(done),
     )
     return _with_difference(entry, done, [s for s in base if s.run.accuracy is not None], outcomes, table)
 
@@ -83,7 +79,7 @@ def with_verdicts(entries: Sequence[Entry]) -> list[Entry]:
 
 def training_cost(sources: Sequence[RunSource]) -> TrainingCost | None:
     """Mean cost of the distinct finished training runs of a row; None for an untrained model."""
-    distinct = {s.training.fingerprint: s.training for s in sources if s.training is not None}
+    distinct = {s.cell.training.fingerprint: s.cell.training for s in sources if s.cell.training is not None}
     finished = [t for t in distinct.values() if t.status == "done"]
     if not finished:
         return None
@@ -135,14 +131,11 @@ def row_flags(entries: Mapping[str, Entry], *, n_seeds: int) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def base_row(rows: Sequence[LeaderRow], row: LeaderRow) -> LeaderRow | None:
-    """The base row of the same model and decoder, if there is one."""
-    return next((r for r in rows if r.is_base and (r.model, r.decoder) == (row.model, row.decoder)), None)
-
-
 def _compared(source: RunSource, base: Sequence[RunSource], outcomes: Outcomes) -> Run:
     """The run with its comparison against the base run of the same seed (or the base's only run)."""
     run = source.run
+    if run.accuracy is not None:
+        run = replace(run, n=len(_scores(source, outcomes)))
     if not base or run.accuracy is None:
         return run
     partner = next((b for b in base if set(b.run.seeds) & set(run.seeds)), base[0] if len(base) == 1 else None)
@@ -184,12 +177,11 @@ def _with_difference(
     )
 
 
-def _interval(table: np.ndarray | None, done: Sequence[RunSource], rate: float) -> tuple[Interval, str]:
-    n = done[0].run.n
+def _interval(table: np.ndarray | None, done: Sequence[RunSource], rate: float, n: int) -> tuple[Interval, str]:
     if table is None or table.shape[1] < 2:
         return wilson(rate, n), "questions only"
     if len(done) >= MIN_SEEDS:
-        seeds = "training seeds" if done[0].training is not None else "sampling seeds"
+        seeds = "training seeds" if done[0].cell.training is not None else "sampling seeds"
         return crossed(table).interval(), f"questions and {seeds}"
     if np.isin(table, (0.0, 1.0)).all():
         return wilson(rate, n), "questions only"
@@ -208,15 +200,15 @@ def _score_table(done: Sequence[RunSource], outcomes: Outcomes) -> np.ndarray | 
 
 
 def _scores(source: RunSource, outcomes: Outcomes) -> Mapping[str, float]:
-    return outcomes.get(source.scoring.id, {}) if source.scoring is not None else {}
+    return outcomes.get(source.cell.scoring_fingerprint, {})
 
 
-def _cost(done: Sequence[RunSource], snapshot: Snapshot) -> Cost | None:
-    totals = [snapshot.totals[s.evaluation.id] for s in done if s.evaluation is not None]
-    n, nfe, tokens = (sum(getattr(t, name) for t in totals) for name in ("n", "nfe", "tokens"))
-    walls = [s.evaluation.decode_wall_s for s in done if s.evaluation is not None]
-    wall = sum(w for w in walls if w is not None) if all(w is not None for w in walls) else None
-    devices = sorted({device_tag(s.evaluation, snapshot.environments) for s in done if s.evaluation is not None})
+def _cost(done: Sequence[RunSource]) -> Cost | None:
+    evaluations = [s.cell.evaluation for s in done if s.cell.evaluation is not None]
+    n, nfe, tokens = (sum(getattr(e.costs, name) for e in evaluations) for name in ("n", "nfe", "tokens_text"))
     if n == 0:
         return None
+    walls = [e.decode_wall_s for e in evaluations if e.decode_wall_s is not None]
+    wall = sum(walls) if len(walls) == len(evaluations) else None
+    devices = sorted({device_tag(e) for e in evaluations})
     return Cost(nfe / n, tokens_per_forward(tokens, nfe), tokens_per_second(tokens, wall), " | ".join(devices))

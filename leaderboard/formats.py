@@ -36,7 +36,7 @@ def quantity(value: float | None, digits: int = 3) -> str:
     if value != 0 and abs(value) < 1:
         return f"{value:.2g}"
     scaled, unit = float(value), ""
-    for unit in ("", "k", "M", "G", "T", "P", "E"):  # noqa: B007
+    for unit in ("", "k", "M", "G", "T", "P", "E"):
         if abs(scaled) < 999.5 or unit == "E":
             break
         scaled /= 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dare_bench.leaderboard.stats.accuracy import Interval
 from markupsafe import Markup
@@ -181,8 +181,8 @@ class SuiteHeader:
     finished: str
     commit: str
     command: str
-    manifest: str
-    counts: dict[str, int] = field(default_factory=dict)
+    resolved: str
+    n_cells: int
 
 
 @dataclass(frozen=True)

@@ -1,229 +1,96 @@
-"""What the pages need from the database, read in a constant number of queries."""
+"""Two reads beside `results.queries`: outcomes of exactly one scoring, and the light columns of answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from dare_bench.results.schema import (
-    Cell,
-    Checkpoint,
-    Environment,
-    Evaluation,
-    Sample,
-    Score,
-    Scoring,
-    SuiteRun,
-    TrainingPoint,
-    TrainingRun,
-)
-from sqlalchemy import Row, func, select
-from sqlalchemy.orm import Session
+from dare_bench.results.schema import Evaluation, Sample, Score, Scoring, Trajectory
+from dare_bench.results.transactions import Transactions
+from sqlalchemy import select
 
-T = TypeVar("T")
-
-#: SQLite allows 32,766 bound variables and PostgreSQL 65,535; lists of fingerprints are asked for in pieces.
-_CHUNK = 500
-
-
-class HasSession(Protocol):
-    """The part of `results.store.Store` that reading needs."""
-
-    def session(self) -> AbstractContextManager[Session]:
-        """One short transaction."""
-        ...
+#: SQLite allows 32,766 bound variables; fingerprints are asked for in pieces.
+_CHUNK = 5_000
 
 
 @dataclass(frozen=True)
-class Totals:
-    """Sums over the samples of one evaluation.
+class Answer:
+    """One answer without its texts.
 
     Attributes:
-        n: samples stored. questions: distinct questions (repeats counted once). nfe: forwards. tokens: committed tokens
-        before the first end token. flops: floating point operations.
+        sample_id: stable id. repeat: 0-based. nfe: forwards. tokens: committed tokens before the first stop token.
+        value: headline score in [0, 1], None when not scored. status: outcome of the scorer, None when not scored.
+        has_trajectory: whether the order of its tokens is stored.
     """
 
-    n: int = 0
-    questions: int = 0
-    nfe: int = 0
-    tokens: int = 0
-    flops: float = 0.0
+    sample_id: str
+    repeat: int
+    nfe: int
+    tokens: int
+    value: float | None
+    status: str | None
+    has_trajectory: bool
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Rows behind the newest run of every suite.
+def outcomes(store: Transactions, scoring_fingerprints: Collection[str]) -> dict[str, dict[str, float]]:
+    """Headline score of every question under given scorings; repeats of a question are averaged.
 
-    Attributes:
-        suites: newest `suite_run` per suite, sorted by name.
-        cells: their cells, in the order of the grid.
-        trainings, evaluations, scorings: fingerprint -> row.
-        environments: id -> environment data.
-        totals: evaluation id -> sums over its samples.
-        rates: scoring id -> mean headline score.
-        value_rates: scoring id -> mean of the lenient metric ("right value, any form"), where the scorer has it.
-        statuses: scoring id -> outcome -> number of answers.
-        checkpoints: training run id -> final checkpoint.
-    """
-
-    suites: list[Row[Any]]
-    cells: list[Row[Any]]
-    trainings: dict[str, Row[Any]] = field(default_factory=dict)
-    evaluations: dict[str, Row[Any]] = field(default_factory=dict)
-    scorings: dict[str, Row[Any]] = field(default_factory=dict)
-    environments: dict[int, dict[str, Any]] = field(default_factory=dict)
-    totals: dict[int, Totals] = field(default_factory=dict)
-    rates: dict[int, float] = field(default_factory=dict)
-    value_rates: dict[int, float] = field(default_factory=dict)
-    statuses: dict[int, dict[str, int]] = field(default_factory=dict)
-    checkpoints: dict[int, Row[Any]] = field(default_factory=dict)
-
-
-def snapshot(store: HasSession, suite: str | None = None) -> Snapshot:
-    """Read everything but the samples themselves.
+    A cell names its scoring: a newer scoring of the same answers belongs to another cell.
 
     Args:
-        store: an open store.
-        suite: only this suite; None = all.
+        store: open store.
+        scoring_fingerprints: sha256 hex each.
 
     Returns:
-        The rows of the newest run of each suite.
-
-    Raises:
-        ValueError: the named suite was never run in this database.
+        {scoring fingerprint: {sample id: score in [0, 1]}}, without entries for unknown scorings.
     """
-    with store.session() as session:
-        suites = _newest_suites(session, suite)
-        ids = [row.id for row in suites]
-        cells = list(session.execute(select(Cell.__table__).where(Cell.suite_run_id.in_(ids)).order_by(Cell.id)))
-        trainings = _by_fingerprint(session, TrainingRun, {c.training_fingerprint for c in cells} - {None})
-        evaluations = _by_fingerprint(session, Evaluation, {c.evaluation_fingerprint for c in cells})
-        scorings = _by_fingerprint(session, Scoring, {c.scoring_fingerprint for c in cells})
-        totals = _totals(session, sorted(row.id for row in evaluations.values()))
-        rates, value_rates, statuses = _rates(session, sorted(row.id for row in scorings.values()))
-        run_ids = sorted(row.id for row in trainings.values())
-        checkpoints = {
-            row.training_run_id: row
-            for part in chunks(run_ids)
-            for row in session.execute(
-                select(Checkpoint.__table__)
-                .where(Checkpoint.training_run_id.in_(part), Checkpoint.is_final)
-                .order_by(Checkpoint.step)
+    found: dict[str, dict[str, list[float]]] = {}
+    wanted = sorted(set(scoring_fingerprints))
+    with store.read() as session:
+        for start in range(0, len(wanted), _CHUNK):
+            rows = session.execute(
+                select(Scoring.fingerprint, Sample.sample_id, Score.value)
+                .join(Score, Score.scoring_id == Scoring.id)
+                .join(Sample, Sample.id == Score.sample_pk)
+                .where(Scoring.fingerprint.in_(wanted[start : start + _CHUNK]))
             )
-        }
-        environments = {row.id: row.data for row in session.execute(select(Environment.__table__))}
-    return Snapshot(
-        suites=suites,
-        cells=cells,
-        trainings=trainings,
-        evaluations=evaluations,
-        scorings=scorings,
-        environments=environments,
-        totals=totals,
-        rates=rates,
-        value_rates=value_rates,
-        statuses=statuses,
-        checkpoints=checkpoints,
+            for fingerprint, sample_id, value in rows:
+                found.setdefault(fingerprint, {}).setdefault(sample_id, []).append(value)
+    return {name: {i: sum(v) / len(v) for i, v in answers.items()} for name, answers in found.items()}
+
+
+def answers(store: Transactions, evaluation_fingerprint: str, scoring_fingerprint: str) -> list[Answer]:
+    """All answers of an evaluation without their texts.
+
+    Args:
+        store: open store.
+        evaluation_fingerprint: sha256 hex.
+        scoring_fingerprint: sha256 hex of the scoring whose verdicts are wanted.
+
+    Returns:
+        Answers by sample id, then repeat.
+    """
+    verdicts = (
+        select(Score.sample_pk, Score.value, Score.status)
+        .join(Scoring, Scoring.id == Score.scoring_id)
+        .where(Scoring.fingerprint == scoring_fingerprint)
+        .subquery()
     )
-
-
-def outcomes(store: HasSession, scoring_ids: Iterable[int]) -> dict[int, dict[str, float]]:
-    """Headline score of every question; repeats of a question are averaged.
-
-    Args:
-        store: an open store.
-        scoring_ids: primary keys of scorings.
-
-    Returns:
-        scoring id -> question id -> score in [0, 1].
-    """
-    found: dict[int, dict[str, list[float]]] = {}
-    with store.session() as session:
-        for part in chunks(sorted(set(scoring_ids))):
-            query = select(Score.scoring_id, Sample.sample_id, Score.value).join(Sample, Sample.id == Score.sample_pk)
-            for key, sample_id, value in session.execute(query.where(Score.scoring_id.in_(part))):
-                found.setdefault(key, {}).setdefault(sample_id, []).append(value)
-    return {key: {i: sum(v) / len(v) for i, v in answers.items()} for key, answers in found.items()}
-
-
-def training_points(store: HasSession, run_id: int) -> list[tuple[int, dict[str, Any]]]:
-    """Metrics of a training run by optimiser step.
-
-    Args:
-        store: an open store.
-        run_id: primary key of a training run.
-
-    Returns:
-        [(step, metrics)] in order of steps.
-    """
-    query = select(TrainingPoint.step, TrainingPoint.metrics).where(TrainingPoint.training_run_id == run_id)
-    with store.session() as session:
-        return [(step, metrics) for step, metrics in session.execute(query.order_by(TrainingPoint.step))]
-
-
-def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Pieces of a list, small enough for one query."""
-    for start in range(0, len(items), _CHUNK):
-        yield items[start : start + _CHUNK]
-
-
-def _newest_suites(session: Session, suite: str | None) -> list[Row[Any]]:
-    newest = select(func.max(SuiteRun.id)).group_by(SuiteRun.suite)
-    rows = list(session.execute(select(SuiteRun.__table__).where(SuiteRun.id.in_(newest)).order_by(SuiteRun.suite)))
-    if suite is None:
-        return rows
-    chosen = [row for row in rows if row.suite == suite]
-    if not chosen:
-        known = ", ".join(row.suite for row in rows) or "none"
-        raise ValueError(
-            f"suite {suite!r} was never run in this database (it holds: {known}); run `dare-bench run` first"
+    query = (
+        select(
+            Sample.sample_id,
+            Sample.repeat,
+            Sample.nfe,
+            Sample.tokens_text,
+            verdicts.c.value,
+            verdicts.c.status,
+            Trajectory.sample_pk.is_not(None),
         )
-    return chosen
-
-
-def _by_fingerprint(session: Session, table: Any, fingerprints: set[str]) -> dict[str, Row[Any]]:
-    return {
-        row.fingerprint: row
-        for part in chunks(sorted(fingerprints))
-        for row in session.execute(select(table.__table__).where(table.fingerprint.in_(part)))
-    }
-
-
-def _totals(session: Session, evaluation_ids: Sequence[int]) -> dict[int, Totals]:
-    sums = select(
-        Sample.evaluation_id,
-        func.count(),
-        func.max(Sample.repeat),
-        func.sum(Sample.nfe),
-        func.sum(Sample.tokens_text),
-        func.sum(Sample.flops),
-    ).group_by(Sample.evaluation_id)
-    return {
-        key: Totals(int(n), int(n) // (int(repeat) + 1), int(nfe), int(tokens), float(flops))
-        for part in chunks(evaluation_ids)
-        for key, n, repeat, nfe, tokens, flops in session.execute(sums.where(Sample.evaluation_id.in_(part)))
-    }
-
-
-def _rates(
-    session: Session, scoring_ids: Sequence[int]
-) -> tuple[dict[int, float], dict[int, float], dict[int, dict[str, int]]]:
-    rates: dict[int, float] = {}
-    value_rates: dict[int, float] = {}
-    statuses: dict[int, dict[str, int]] = {}
-    means = select(Score.scoring_id, func.avg(Score.value), func.avg(Score.metrics["value"].as_float()))
-    counts = select(Score.scoring_id, Score.status, func.count())
-    for part in chunks(scoring_ids):
-        for key, rate, value_rate in session.execute(
-            means.where(Score.scoring_id.in_(part)).group_by(Score.scoring_id)
-        ):
-            rates[key] = float(rate)
-            if value_rate is not None:
-                value_rates[key] = float(value_rate)
-        for key, status, count in session.execute(
-            counts.where(Score.scoring_id.in_(part)).group_by(Score.scoring_id, Score.status)
-        ):
-            statuses.setdefault(key, {})[status] = int(count)
-    return rates, value_rates, statuses
+        .join(Evaluation, Evaluation.id == Sample.evaluation_id)
+        .outerjoin(verdicts, verdicts.c.sample_pk == Sample.id)
+        .outerjoin(Trajectory, Trajectory.sample_pk == Sample.id)
+        .where(Evaluation.fingerprint == evaluation_fingerprint)
+        .order_by(Sample.sample_id, Sample.repeat)
+    )
+    with store.read() as session:
+        return [Answer(*row) for row in session.execute(query)]

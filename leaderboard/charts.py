@@ -1,0 +1,206 @@
+"""Charts drawn with matplotlib: accuracy against forwards, training curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dare_bench.leaderboard.figures import INK, drawing, inline_svg
+from dare_bench.leaderboard.formats import percent, quantity
+from dare_bench.leaderboard.models import LeaderRow, Table
+from dare_bench.results.views import TrainingPointView
+from markupsafe import Markup
+
+#: One shape and colour per algorithm; the shape alone tells them apart.
+_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+_COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6", "s7")
+_FILLS = ("full", "none", "left", "bottom", "right", "top")
+_MAX_PANELS = 12
+_MAX_CURVES = 4
+_CURVE_ORDER = ("loss", "reward", "accuracy", "kl", "entropy", "grad_norm", "lr")
+
+
+def accuracy_against_forwards(table: Table) -> tuple[tuple[Markup, ...], str]:
+    """One chart per benchmark of a table, one panel per model: accuracy over forwards per answer (log scale).
+
+    Args:
+        table: with entries computed.
+
+    Returns:
+        (charts, note on what was left out; empty when all is shown).
+    """
+    labels = sorted({row.label for row in table.rows}, key=lambda label: (label != "base", label))
+    decoders = sorted({row.decoder for row in table.rows}, key=lambda name: (name != "default", name))
+    drawn: list[Markup] = []
+    panels = left = 0
+    for number, column in enumerate(table.benchmarks):
+        models = [(m, rows) for m, rows in table.models if any(_is_drawn(row, column.name) for row in rows)]
+        room = max(0, _MAX_PANELS - panels)
+        left += max(0, len(models) - room)
+        models = models[:room]
+        panels += len(models)
+        if models:
+            drawn.append(_scatter(table, column.name, number, models, labels, decoders))
+    note = f"The first {panels} of {panels + left} panels are drawn; the table holds every number." if left else ""
+    return tuple(drawn), note
+
+
+def training_curves(points: Sequence[TrainingPointView], ident: str) -> Markup | None:
+    """Small panels of what a training run logged.
+
+    Args:
+        points: by step.
+        ident: id prefix on the page.
+
+    Returns:
+        The chart, or None when fewer than two points hold numbers.
+    """
+    names = curve_names(points)[:_MAX_CURVES]
+    if not names:
+        return None
+    figure, rc = _figure(2.35 * len(names) + 0.2, 1.9)
+    import matplotlib as mpl
+
+    with mpl.rc_context(rc):
+        for place, name in enumerate(names, 1):
+            axes = figure.add_subplot(1, len(names), place)
+            steps = [p.step for p in points if _is_number(p.metrics.get(name))]
+            values = [p.metrics[name] for p in points if _is_number(p.metrics.get(name))]
+            axes.plot(steps, values, color=INK["s1"], linewidth=1.4)
+            axes.set_title(_plain(name))
+            axes.set_xlabel("optimiser step")
+            axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4, integer=True))
+            axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+        figure.tight_layout(pad=0.6)
+        described = "; ".join(
+            f"{name} from {quantity(points[0].metrics.get(name))} to {quantity(points[-1].metrics.get(name))}"
+            for name in names
+            if _is_number(points[0].metrics.get(name)) and _is_number(points[-1].metrics.get(name))
+        )
+        return inline_svg(figure, ident, "Training curves", f"Over {points[-1].step} optimiser steps: {described}.")
+
+
+def curve_names(points: Sequence[TrainingPointView]) -> list[str]:
+    """Metrics logged at least twice as finite numbers, the most telling ones first."""
+    counts: dict[str, int] = {}
+    for point in points:
+        for name, value in point.metrics.items():
+            if _is_number(value):
+                counts[name] = counts.get(name, 0) + 1
+
+    def place(name: str) -> tuple[int, str]:
+        stems = [i for i, stem in enumerate(_CURVE_ORDER) if stem in name]
+        return (stems[0] if stems else len(_CURVE_ORDER), name)
+
+    return sorted((name for name, count in counts.items() if count > 1), key=place)
+
+
+def _scatter(
+    table: Table,
+    benchmark: str,
+    number: int,
+    models: Sequence[tuple[str, Sequence[LeaderRow]]],
+    labels: Sequence[str],
+    decoders: Sequence[str],
+) -> Markup:
+    import matplotlib as mpl
+    from matplotlib.lines import Line2D
+
+    across = min(3, len(models))
+    down = math.ceil(len(models) / across)
+    figure, rc = _figure(3.0 * across + 1.5, 2.45 * down + 0.2)
+    said: list[str] = []
+    with mpl.rc_context(rc):
+        grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        for place, (model, rows) in enumerate(models):
+            axes = grid[place // across][place % across]
+            for row in rows:
+                if not _is_drawn(row, benchmark):
+                    continue
+                _point(axes, row, benchmark, labels, decoders)
+                entry = row.entries[benchmark]
+                said.append(
+                    f"{model} {row.label} {row.decoder}: {percent(entry.accuracy)} % at {entry.cost.nfe_mean:.1f}"
+                )
+            axes.set_title(_plain(model))
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+            axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+            axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
+            axes.margins(x=0.25, y=0.12)
+            if place % across == 0:
+                axes.set_ylabel("accuracy, %")
+            if place + across >= len(models):
+                axes.set_xlabel("forwards per answer (log scale)")
+                axes.tick_params(labelbottom=True)
+        for place in range(len(models), down * across):
+            grid[place // across][place % across].set_visible(False)
+        keys = [
+            Line2D(
+                [], [], linestyle="", label=_plain(label), markersize=6, **_style(label, decoders[0], labels, decoders)
+            )
+            for label in labels
+        ]
+        if len(decoders) > 1:
+            keys += [
+                Line2D(
+                    [], [], linestyle="", marker="o", fillstyle=_FILLS[i % len(_FILLS)], markersize=6,
+                    color=INK["muted"], markerfacecoloralt="none", label=_plain(f"{name} decoder"),
+                )
+                for i, name in enumerate(decoders)
+            ]  # fmt: skip
+        figure.tight_layout(pad=0.6, rect=(0, 0, 1 - 1.4 / (3.0 * across + 1.5), 1))
+        figure.legend(handles=keys, loc="center right", handletextpad=0.3, borderaxespad=0.2, fontsize=8.5)
+        return inline_svg(
+            figure,
+            f"{table.ident}-c{number}",
+            f"{benchmark}: accuracy against forwards per answer",
+            "Up and to the left is better. " + "; ".join(said) + " forwards. Bars are 95 % intervals.",
+        )
+
+
+def _point(axes: Any, row: LeaderRow, benchmark: str, labels: Sequence[str], decoders: Sequence[str]) -> None:
+    entry = row.entries[benchmark]
+    if entry.cost is None or entry.accuracy is None or entry.interval is None:
+        return
+    style = _style(row.label, row.decoder, labels, decoders)
+    # Rows with the same decoder need the same forwards: a small shift keeps their bars apart.
+    shift = 1 + 0.03 * (labels.index(row.label) - (len(labels) - 1) / 2)
+    x = entry.cost.nfe_mean * shift
+    axes.plot([x, x], [100 * entry.interval.lo, 100 * entry.interval.hi], color=style["color"], linewidth=1.1)
+    axes.plot([x], [100 * entry.accuracy], linestyle="", markersize=6.5, **style)
+
+
+def _style(label: str, decoder: str, labels: Sequence[str], decoders: Sequence[str]) -> dict[str, Any]:
+    i, fill = labels.index(label), _FILLS[decoders.index(decoder) % len(_FILLS)]
+    style = {"marker": _SHAPES[i % len(_SHAPES)], "color": INK[_COLOURS[i % len(_COLOURS)]], "fillstyle": fill}
+    return {**style, "markerfacecoloralt": "none"}
+
+
+def _figure(width: float, height: float) -> tuple[Any, dict[str, Any]]:
+    figure_class, canvas_class, rc = drawing()
+    import matplotlib as mpl
+
+    with mpl.rc_context(rc):
+        figure = figure_class(figsize=(width, height))
+        canvas_class(figure)
+    return figure, rc
+
+
+def _is_drawn(row: LeaderRow, benchmark: str) -> bool:
+    entry = row.entries.get(benchmark)
+    return entry is not None and entry.accuracy is not None and entry.cost is not None and entry.cost.nfe_mean > 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _plain(text: str) -> str:
+    """A name as matplotlib text: no mathematics between dollar signs, nothing invisible, not too long."""
+    from dare_bench.leaderboard.escaping import visible
+
+    shown = visible(text).replace("\n", " ")
+    shown = shown if len(shown) <= 40 else shown[:39] + "…"
+    return shown.replace("$", r"\$")
