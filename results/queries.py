@@ -15,6 +15,7 @@ from dare_bench.results.sample_queries import (
     TrainingPointView,
     outcomes,
     samples,
+    training_curves,
     training_points,
     unknown_evaluation,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "outcomes",
     "samples",
     "suites",
+    "training_curves",
     "training_points",
 ]
 

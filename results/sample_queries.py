@@ -181,7 +181,7 @@ def _mean_over_repeats(found: list[dict[str, float]]) -> dict[str, float]:
 
 
 def training_points(store: Transactions, training_fingerprint: str) -> list[TrainingPointView]:
-    """Curve of a training run.
+    """Curve of one training run.
 
     Args:
         store: open store.
@@ -190,14 +190,30 @@ def training_points(store: Transactions, training_fingerprint: str) -> list[Trai
     Returns:
         Points by step, empty for an unknown run.
     """
+    return training_curves(store, [training_fingerprint])[training_fingerprint]
+
+
+def training_curves(store: Transactions, fingerprints: Collection[str]) -> dict[str, list[TrainingPointView]]:
+    """Curves of training runs, in one query.
+
+    Args:
+        store: open store.
+        fingerprints: sha256 hex each.
+
+    Returns:
+        {fingerprint: points by step}, an empty list for an unknown run.
+    """
+    curves: dict[str, list[TrainingPointView]] = {name: [] for name in fingerprints}
     with store.read() as session:
-        rows = session.scalars(
-            select(TrainingPoint)
-            .join(TrainingRun)
-            .where(TrainingRun.fingerprint == training_fingerprint)
-            .order_by(TrainingPoint.step)
+        rows = session.execute(
+            select(TrainingRun.fingerprint, TrainingPoint.step, TrainingPoint.metrics, TrainingPoint.timing)
+            .join(TrainingPoint.training_run)
+            .where(TrainingRun.fingerprint.in_(list(curves)))
+            .order_by(TrainingPoint.training_run_id, TrainingPoint.step)
         )
-        return [TrainingPointView(row.step, row.metrics, row.timing) for row in rows]
+        for name, step, metrics, timing in rows:
+            curves[name].append(TrainingPointView(step, metrics, timing))
+    return curves
 
 
 def unknown_evaluation(fingerprint: str) -> StoreError:
