@@ -36,24 +36,33 @@ def test_key_mask_closes_keys_only():
     assert (mask[1, 0] == torch.tensor([False, True, True])).all()
 
 
-@given(st.integers(1, 7), st.integers(1, 4))
-def test_doubled_mask_equals_its_definition(length, block):
-    mask = doubled_mask(torch.arange(length)[None], block)[0, 0]
-    for q in range(2 * length):
-        for k in range(2 * length):
-            bq, bk = (q % length) // block, (k % length) // block
-            if q < length:
-                wanted = bq == bk if k < length else bq > bk
+@given(st.integers(1, 7), st.integers(1, 4), st.data())
+def test_doubled_mask_equals_its_definition(length, block, data):
+    # the noisy part may be any window of the sequence
+    start = data.draw(st.integers(0, length - 1))
+    noisy = list(range(start, data.draw(st.integers(start + 1, length))))
+    mask = doubled_mask(torch.tensor([noisy]), torch.arange(length)[None], block)[0, 0]
+    tokens = [(position, True) for position in noisy] + [(position, False) for position in range(length)]
+    assert mask.shape == (len(tokens), len(tokens))
+    for q, (query, query_is_noisy) in enumerate(tokens):
+        for k, (key, key_is_noisy) in enumerate(tokens):
+            bq, bk = query // block, key // block
+            if query_is_noisy:
+                wanted = bq == bk if key_is_noisy else bq > bk
             else:
-                wanted = False if k < length else bq >= bk
+                wanted = not key_is_noisy and bq >= bk
             assert mask[q, k].item() == wanted
 
 
-def test_doubled_mask_of_a_padded_row_opens_real_keys_and_leaves_no_query_empty():
-    real = torch.tensor([[1, 1, 1, 0]])
-    mask = doubled_mask(torch.arange(4)[None], 2, real)[0, 0]
-    plain = doubled_mask(torch.arange(4)[None], 2)[0, 0]
-    keys = torch.cat([real, real], 1)[0].bool()
+def test_doubled_mask_of_padded_rows_opens_real_keys_and_leaves_no_query_empty():
+    positions = torch.arange(4)[None]
+    noisy_real, clean_real = torch.tensor([[1, 0, 1, 0]]), torch.tensor([[1, 1, 1, 0]])
+    mask = doubled_mask(positions, positions, 2, noisy_real=noisy_real, clean_real=clean_real)[0, 0]
+    plain = doubled_mask(positions, positions, 2)[0, 0]
+    keys = torch.cat([noisy_real, clean_real], 1)[0].bool()
     off_diagonal = ~torch.eye(8, dtype=torch.bool)
     assert torch.equal(mask & off_diagonal, plain & keys & off_diagonal)
     assert mask.any(1).all()
+    # with one part given, the other counts as real throughout
+    half = doubled_mask(positions, positions, 2, clean_real=clean_real)[0, 0]
+    assert torch.equal(half[:, :4] & off_diagonal[:, :4], plain[:, :4] & off_diagonal[:, :4])
