@@ -60,7 +60,7 @@ def _suites(session: Session, suite: str | None, latest: bool) -> list[SuiteView
     if latest:
         query = query.where(SuiteRun.id.in_(select(func.max(SuiteRun.id)).group_by(SuiteRun.suite)))
     runs = session.scalars(query).all()
-    sizes = dict(session.execute(select(Cell.suite_run_id, func.count()).group_by(Cell.suite_run_id)).tuples().all())
+    sizes = dict(session.execute(select(Cell.suite_run_id, func.count()).group_by(Cell.suite_run_id)).all())
     data = environments(session, {run.environment_id for run in runs})
     names = ("id", "suite", "manifest_hash", "resolved", "status", "command_line", "started_at", "finished_at")
     return [
@@ -90,7 +90,7 @@ def leaderboard_cells(
             runs = {view.id: view.suite for view in _suites(session, suite, latest=True)}
         else:
             found = select(SuiteRun.id, SuiteRun.suite).where(SuiteRun.id == suite_run_id)
-            runs = dict(session.execute(found).tuples().all())
+            runs = dict(session.execute(found).all())
         if not runs and (suite is not None or suite_run_id is not None):
             known = ", ".join(session.scalars(select(SuiteRun.suite).distinct().order_by(SuiteRun.suite))) or "none"
             asked = f"run {suite_run_id}" if suite_run_id is not None else f"suite {suite!r}"
@@ -147,5 +147,5 @@ def cell_detail(store: Transactions, evaluation_fingerprint: str) -> CellDetail:
             .distinct()
             .order_by(SuiteRun.suite, Cell.name)
         )
-        cells = list(session.execute(named).tuples())
+        cells = list(session.execute(named))
     return CellDetail(view, trainings[0] if trainings else None, scorings, cells)

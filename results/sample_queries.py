@@ -79,7 +79,7 @@ def latest_scorings(session: Session, evaluation_ids: Collection[int]) -> dict[i
         .where(Scoring.status == "done", Scoring.evaluation_id.in_(evaluation_ids))
         .order_by(Scoring.scorer_version, Scoring.id)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def samples(
@@ -133,7 +133,7 @@ def samples(
                 score=None if score is None else row_dict(score, _SCORE),
                 trajectory=row_dict(sample.trajectory, _TRAJECTORY) if trajectories and sample.trajectory else None,
             )
-            for sample, score in session.execute(query).tuples()
+            for sample, score in session.execute(query)
         ]
 
 
@@ -151,7 +151,7 @@ def outcomes(store: Transactions, evaluation_fingerprints: Collection[str]) -> d
     sums: dict[str, dict[str, list[dict[str, float]]]] = {name: defaultdict(list) for name in evaluation_fingerprints}
     with store.read() as session:
         asked = select(Evaluation.id, Evaluation.fingerprint).where(Evaluation.fingerprint.in_(list(sums)))
-        names = dict(session.execute(asked).tuples().all())
+        names = dict(session.execute(asked).all())
         chosen = latest_scorings(session, list(names))
         rows = session.execute(
             select(Sample.evaluation_id, Sample.sample_id, Score.value, cast(Score.metrics, Text))

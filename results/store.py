@@ -155,13 +155,16 @@ class Store(TrainingWrites, EvaluationWrites):
             Detached row with its `cells`, None when there is none.
         """
         with self.read() as session:
-            return session.scalars(
+            found = session.scalars(
                 select(SuiteRun)
                 .where(SuiteRun.suite == suite, SuiteRun.manifest_hash == resolved_hash)
                 .order_by(SuiteRun.id.desc())
                 .limit(1)
                 .options(selectinload(SuiteRun.cells))
             ).first()
+            if found is not None:
+                found.cells.sort(key=lambda cell: cell.id)  # the order of the grid
+            return found
 
     def done(self, kind: str, fingerprints: Iterable[str]) -> set[str]:
         """Which jobs need not run again, in one query (per 10,000 fingerprints).
