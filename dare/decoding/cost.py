@@ -1,0 +1,27 @@
+"""Counting what decoding costs: one place, one definition (decoding rules, section 8)."""
+
+from __future__ import annotations
+
+from dare_bench.dare.families.facts import Dims
+
+
+def forward_flops(dims: Dims, queries: int, keys: int, outputs: int) -> float:
+    """Floating point operations of one row's forward, 2 per multiply-add.
+
+    Args:
+        dims: network sizes.
+        queries: query positions fed.
+        keys: key positions attended (the block's end under block-causal attention, else the canvas).
+        outputs: positions for which the output head is computed.
+
+    Returns:
+        2 P_lin q + 4 L h q k + 2 d V o; no factor 1/2, attention is not causal.
+    """
+    linear = 2.0 * dims.layers * dims.linear_per_layer * queries
+    attention = 4.0 * dims.layers * dims.heads * dims.head_dim * queries * keys
+    return linear + attention + 2.0 * dims.hidden * dims.vocab * outputs
+
+
+def tokens_per_forward(tokens_text: int, nfe: int) -> float:
+    """TPF: committed tokens before the first stop token per network call (a ratio of totals)."""
+    return tokens_text / nfe if nfe else 0.0

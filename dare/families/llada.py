@@ -1,0 +1,134 @@
+"""LLaDA-8B and LLaDA-1.5 (GSAI-ML, arXiv 2502.09992): a Llama network with full attention, logit i scores token i."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dare_bench.dare.families.facts import Dims, Family, require, substitute
+from dare_bench.dare.families.registry import register
+
+# The released template always opens the assistant's turn, with or without add_generation_prompt.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if loop.first %}<|startoftext|>{% endif %}"
+    "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n{{ message['content'] | trim }}<|eot_id|>"
+    "{% endfor %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
+
+# In a block, `ff_out` is the MLP's down projection; at the top level it is the output head. `ff_proj` is the gate.
+_PARTS = {
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+}
+_TOP = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
+
+
+def to_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Map the official fields to `LlamaConfig` arguments, refusing switches that change the computation."""
+    require(
+        config,
+        "llada",
+        {
+            "activation_type": ("silu",),
+            "block_type": ("llama",),
+            "block_group_size": (1,),
+            "layer_norm_type": ("rms",),
+            "layer_norm_with_affine": (True,),
+            "attention_layer_norm": (False,),
+            "bias_for_layer_norm": (False, None),
+            "include_bias": (False,),
+            "include_qkv_bias": (False, None),
+            "rope": (True,),
+            "alibi": (False,),
+            "multi_query_attention": (None, False),
+            "scale_logits": (False,),
+            "input_emb_norm": (False,),
+            "weight_tying": (False,),
+        },
+    )
+    sizes = dims(config)
+    return {
+        "vocab_size": sizes.vocab,
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.mlp,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
+        "max_position_embeddings": config.get("max_sequence_length", 4096),
+        "initializer_range": config.get("init_std", 0.02),
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 5e5))},
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        # pad = EOS is a trained row: see the trap on nn.Embedding(padding_idx) in the families notes.
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def dims(config: Mapping[str, Any]) -> Dims:
+    """Sizes of a config."""
+    heads = config["n_heads"]
+    return Dims(
+        layers=config["n_layers"],
+        hidden=config["d_model"],
+        heads=heads,
+        kv_heads=config.get("n_kv_heads") or heads,
+        head_dim=config["d_model"] // heads,
+        mlp=config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"],
+        vocab=config.get("embedding_size") or config["vocab_size"],
+    )
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """LLaDA-8B and LLaDA-MoE share `model_type: llada`; only the MoE has `num_experts`."""
+    return config.get("model_type") == "llada" and "num_experts" not in config and "d_model" in config
+
+
+register(
+    Family(
+        name="llada",
+        transformers_class="LlamaForCausalLM",
+        config_class="LlamaConfig",
+        block_causal=False,
+        matches=matches,
+        to_transformers=to_transformers,
+        rename=substitute(
+            (
+                *(
+                    (rf"model\.transformer\.blocks\.(\d+)\.{part}\.weight", rf"model.layers.\1.{ours}.weight")
+                    for part, ours in _PARTS.items()
+                ),
+                *((rf"model\.transformer\.{part}\.weight", f"{ours}.weight") for part, ours in _TOP.items()),
+            )
+        ),
+        unrename=substitute(
+            (
+                *(
+                    (rf"model\.layers\.(\d+)\.{ours}\.weight", rf"model.transformer.blocks.\1.{part}.weight")
+                    for part, ours in _PARTS.items()
+                ),
+                *((rf"{ours}\.weight", f"model.transformer.{part}.weight") for part, ours in _TOP.items()),
+            )
+        ),
+        mask_token_id=126336,
+        eos_token_id=126081,
+        stop_tokens=("<|eot_id|>", "<|endoftext|>"),
+        reply_end="<|endoftext|>",
+        default_block_length=32,
+        lora_targets=r"model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)",
+        dims=dims,
+        chat_template=CHAT_TEMPLATE,
+    )
+)
