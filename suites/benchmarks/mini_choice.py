@@ -26,7 +26,7 @@ class MiniChoice(ShippedBenchmark):
     file_columns = ("id", "question", "solution", "choices", "answer")
 
     def _row(self, fields: Mapping[str, Any]) -> Row:
-        """Makes a row; the gold is the letter of the right option."""
+        """Makes a row; the gold is a letter, rows that ask for the same fact form a cluster."""
         choices = fields["choices"]
         if not isinstance(choices, list) or not 2 <= len(choices) <= 10:
             raise ValueError(f"column 'choices' is {choices!r}, allowed: a list of 2 to 10 options")
@@ -39,5 +39,6 @@ class MiniChoice(ShippedBenchmark):
             question=text(fields, "question"),
             gold=answer,
             columns=further(fields),
+            cluster=f"{fields.get('template')}:{fields.get('key')}",
             solution=text(fields, "solution"),
         )

@@ -130,11 +130,10 @@ def stated_letter(text: str, row: Row) -> tuple[str | None, str]:
 
 def last_letter(text: str, letters: str) -> str | None:
     """Returns the last standalone option letter that is neither negated nor the article "A", or null."""
-    last = None
-    for match in _patterns(letters).standalone.finditer(text):
+    for match in reversed(list(_patterns(letters).standalone.finditer(text))):
         if not _is_negated(text, match.start("letter")):
-            last = match["letter"]
-    return last
+            return match["letter"]
+    return None
 
 
 def _last_match(text: str, patterns: list[re.Pattern[str]]) -> str | None:
@@ -229,7 +228,7 @@ class MiniLetter(_LetterScorer):
     def read(self, text: str, row: Row) -> tuple[str | None, str]:
         """Returns the boxed letter, else the last standalone one."""
         letters = option_letters(row)
-        boxed, _, content = boxed_letter(text, letters)
-        if content is not None:
+        boxed, _, _ = boxed_letter(text, letters)
+        if boxed:
             return boxed, "box"
         return last_letter(text, letters), "last letter"

@@ -37,14 +37,16 @@ QUANTITY = re.compile(
 
 _SEPARATOR = re.compile(r"(?<=[0-9])\\[,;:](?=[0-9]{3}(?![0-9]))")
 _SPACE = re.compile(r"\\[,;: ]|\\quad|[~\u00a0\u2009\u202f]")
+# "= - 5": a minus with a space after something that opens a value is a sign, not an operator.
+_LOOSE_SIGN = re.compile(r"(?<=[=:(\[{])(\s?)-\s(?=[$0-9.])")
 _WRAPPER = re.compile(
     r"\\(?:text|mbox|textbf|textrm|textit|mathrm|mathbf|mathit|operatorname|left|right|displaystyle)\b"
 )
 _DEGREE = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\circ\b|\\degree\b|°")
 _UNIT_POWER = re.compile(r"(?P<unit>[A-Za-z]\}?)\s?\^\s?(?:\{[0-9]\}|[0-9])")
 _ARITHMETIC_WORD = re.compile(r"\\(?:times|cdot|div)\b")
-_NOT_PLAIN = re.compile(r"\\[A-Za-z]+|[+*^=<>:!×÷√π|_]")
-_VARIABLE = re.compile(r"[0-9}]\s?[xyzni](?![A-Za-z])|[A-Za-z)]\s?/\s?[0-9(]|(?<![A-Za-z])[xyzn]\s?-")
+_NOT_PLAIN = re.compile(r"\\[A-Za-z]+|[+*^=<>:!×÷√π|_]|\)\s?\(")
+_VARIABLE = re.compile(r"[0-9}]\s?[xyzni](?![A-Za-z])|[A-Za-z)]\s?/\s?[0-9(]|[0-9A-Za-z)]\s?-\s?[0-9(]")
 
 
 def plain(text: str) -> str:
@@ -54,7 +56,7 @@ def plain(text: str) -> str:
     """
     text = text.replace("{,}", ",").replace("\\!", "").replace("\\$", "$").replace("\\%", "%")
     text = text.replace("\N{MINUS SIGN}", "-").replace("**", " ")
-    return _SPACE.sub(" ", _SEPARATOR.sub("", text))
+    return _LOOSE_SIGN.sub(r"\1-", _SPACE.sub(" ", _SEPARATOR.sub("", text)))
 
 
 def value_of(match: re.Match[str]) -> Fraction | None:
@@ -99,7 +101,8 @@ def read_number(content: str) -> tuple[Fraction | None, str]:
 
     Source: benchmarks.md 6.2 step 3.
     """
-    text = _UNIT_POWER.sub(r"\g<unit>", _DEGREE.sub(" ", _WRAPPER.sub(" ", plain(content))))
+    text = _UNIT_POWER.sub(r"\g<unit>", _DEGREE.sub(" ", _WRAPPER.sub(" ", plain(content)))).strip()
+    text = re.sub(r"^-\s(?=[$0-9.])", "-", text)
     left, equals, right = text.rpartition("=")
     if equals:
         left = _ARITHMETIC_WORD.sub("*", left)
@@ -109,7 +112,7 @@ def read_number(content: str) -> tuple[Fraction | None, str]:
     matches = list(QUANTITY.finditer(text))
     if len(matches) > 1:
         # "18 (9 + 9)": what stands outside of the brackets is the answer, if it is one number.
-        outside = re.sub(r"\([^()]*\)", " ", text)
+        outside = re.sub(r"\s\([^()]*\)", " ", text)
         if len(list(QUANTITY.finditer(outside))) == 1:
             text, matches = outside, list(QUANTITY.finditer(outside))
     if not matches:
