@@ -1,0 +1,19 @@
+"""`dare-bench plan SUITE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from dare_bench.harness.commands.options import database, suite_options
+
+
+@click.command("plan")
+@suite_options
+def command(suite: str, db: str | None, runs: Path, debug: bool, **options: Any) -> None:
+    """Show what `run` would do: cells, what is stored, memory, what is missing. Starts and writes nothing."""
+    from dare_bench.harness.plan import render
+    from dare_bench.harness.prepare import Options, prepare
+
+    click.echo(render(prepare(Options(suite, database(db, runs), runs, **options))))

@@ -1,0 +1,123 @@
+"""What determines a job's result, and nothing else, as one hash.
+
+Not in any fingerprint: labels, paths, device, worker count, batch size of decoding (rows are independent), logging.
+A base checkpoint does not depend on the seed, a greedy evaluation neither: such cells share their evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.training.config import TrainConfig
+from dare_bench.harness.resolved import Model
+from dare_bench.harness.settings import plain
+from dare_bench.results.keys import fingerprint
+
+#: Raised when a change of the code changes what the same settings produce.
+TRAIN_VERSION = 1
+GENERATE_VERSION = 1
+SCORE_VERSION = 1
+
+#: Settings of training that do not change its result: how often a resumable state is written.
+_NOT_DETERMINING = ("checkpoint_every",)
+
+
+def checkpoint_identity(model: Model, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies an untrained checkpoint: family and weights, not its name or place.
+
+    Args:
+        model: the model.
+        weights: `Weights.identity` (content digest, or hub id and revision).
+    """
+    return {"family": model.family, "weights": dict(weights)}
+
+
+def train_fingerprint(
+    *,
+    base: Mapping[str, Any],
+    algorithm: str,
+    algorithm_version: int,
+    settings: Mapping[str, Any],
+    train: TrainConfig,
+    rollout: DecoderConfig | None,
+    data: list[dict[str, Any]],
+    seed: int,
+) -> str:
+    """Fingerprint of a training run.
+
+    Args:
+        base: `checkpoint_identity` of the starting model.
+        algorithm: registry name.
+        algorithm_version: of its code.
+        settings: the algorithm's own config.
+        train: optimisation settings.
+        rollout: decoder of rollouts, or null.
+        data: per training benchmark: identity of rows, protocol, and reward version.
+        seed: of the run.
+    """
+    optimisation = {key: value for key, value in plain(train).items() if key not in _NOT_DETERMINING}
+    return fingerprint(
+        {
+            "kind": "train",
+            "version": TRAIN_VERSION,
+            "base": dict(base),
+            "algorithm": algorithm,
+            "algorithm_version": algorithm_version,
+            "settings": dict(settings),
+            "train": optimisation,
+            "rollout": None if rollout is None else rollout.determinants(),
+            "data": data,
+            "seed": seed,
+        }
+    )
+
+
+def generate_fingerprint(
+    *, checkpoint: Mapping[str, Any] | str, task: Mapping[str, Any], decoder: DecoderConfig, dtype: str, seed: int
+) -> tuple[str, int | None]:
+    """Fingerprint of an evaluation's generations.
+
+    Args:
+        checkpoint: `checkpoint_identity`, or the training fingerprint.
+        task: identity of rows and protocol.
+        decoder: with `gen_length` filled in.
+        dtype: of the weights when decoding.
+        seed: used only when the decoder draws.
+
+    Returns:
+        (fingerprint, seed or null when nothing is drawn).
+    """
+    used = seed if decoder.draws else None
+    key = fingerprint(
+        {
+            "kind": "generate",
+            "version": GENERATE_VERSION,
+            "checkpoint": checkpoint if isinstance(checkpoint, str) else dict(checkpoint),
+            "task": dict(task),
+            "decoder": decoder.determinants(),
+            "dtype": dtype,
+            "seed": used,
+        }
+    )
+    return key, used
+
+
+def score_fingerprint(evaluation: str, scorer: str, scorer_version: int) -> str:
+    """Fingerprint of one scorer version on one evaluation."""
+    return fingerprint(
+        {
+            "kind": "score",
+            "version": SCORE_VERSION,
+            "evaluation": evaluation,
+            "scorer": scorer,
+            "scorer_version": scorer_version,
+        }
+    )
+
+
+def with_length(decoder: DecoderConfig, gen_length: int) -> DecoderConfig:
+    """The decoder with the protocol's generation length where the manifest gives none."""
+    return decoder if decoder.gen_length is not None else dataclasses.replace(decoder, gen_length=gen_length)

@@ -1,0 +1,36 @@
+"""Columns of job rows that follow from the job alone. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def training_columns(spec: dict[str, Any]) -> dict[str, Any]:
+    """Columns of a training run."""
+    config = {key: spec[key] for key in ("settings", "train", "rollout", "data", "data_identity")}
+    return {
+        "model": spec["model"]["name"],
+        "family": spec["model"]["family"],
+        "algorithm": spec["algorithm"],
+        "label": spec["label"],
+        "preset": spec["preset"],
+        "seed": spec["seed"],
+        "config": config | {"base": spec["model"]["identity"]},
+    }
+
+
+def evaluation_columns(spec: dict[str, Any]) -> dict[str, Any]:
+    """Columns of an evaluation; the comparability key is added when the prompts are rendered."""
+    return {
+        "model": spec["model"]["name"],
+        "family": spec["model"]["family"],
+        "benchmark": spec["task"]["name"],
+        "protocol": spec["task"]["protocol"],
+        "decoder": spec["decoder"],
+        "seed": spec["seed"],
+        "data": {**spec["rows"], "limit": spec["task"]["limit"]},
+        "n_expected": spec["n_rows"],
+        "hard_key": "",
+        "hard_fields": {},
+        "numerics": {},
+    }

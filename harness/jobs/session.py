@@ -1,0 +1,118 @@
+"""What a worker keeps between jobs: the open database and the last loaded checkpoint. Imports no torch by itself."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.harness.errors import JobError
+from dare_bench.results.store import Store
+
+if TYPE_CHECKING:
+    from dare_bench.dare.families.base import DiffusionLM
+
+Report = Callable[[float, float, str], None]
+
+
+@dataclass
+class Session:
+    """State of one worker process.
+
+    Attributes:
+        settings: as the executor gave them (db, runs, data, environment_id, threads, device).
+        store: the open database.
+        report: tells the parent how far the job is.
+    """
+
+    settings: dict[str, Any]
+    store: Store
+    report: Report
+    _loaded: dict[str, DiffusionLM] = field(default_factory=dict)
+    _is_prepared: bool = False
+
+    @property
+    def runs(self) -> Path:
+        """The runs folder."""
+        return Path(self.settings["runs"])
+
+    @property
+    def data(self) -> Path | None:
+        """Folder of local data files."""
+        return Path(self.settings["data"]) if self.settings.get("data") else None
+
+    @property
+    def device(self) -> str:
+        """torch device of this worker."""
+        return str(self.settings["device"])
+
+    def log_path(self, job: dict[str, Any]) -> str:
+        """The job's log, relative to the runs folder."""
+        return f"logs/{job['log_name']}"
+
+    def load(self, folder: str | Path, *, family: str, dtype: str, keep: bool) -> DiffusionLM:
+        """Load a checkpoint, or hand out the one loaded last.
+
+        Args:
+            folder: checkpoint folder.
+            family: of the model.
+            dtype: of the weights.
+            keep: remember it for the next job; false for a model that will be trained.
+        """
+        self.prepare_torch()
+        from dare_bench.dare.families.loading import load
+
+        key = f"{folder}|{dtype}"
+        if keep and key in self._loaded:
+            return self._loaded[key]
+        self._loaded.clear()
+        lm = load(str(folder), family=family, dtype=dtype, device=self.device)
+        if keep:
+            self._loaded[key] = lm
+        return lm
+
+    def prepare_torch(self) -> None:
+        """Bind this process to its device and threads, once.
+
+        Raises:
+            JobError: the device is a GPU that this torch cannot use.
+        """
+        if self._is_prepared:
+            return
+        import torch
+
+        if self.device == "cpu":
+            torch.set_num_threads(int(self.settings.get("threads") or 1))
+        elif not torch.cuda.is_available():
+            raise JobError(
+                f"device {self.device}: torch {torch.__version__} sees no CUDA device. "
+                "Install a CUDA build of torch, or run with --device cpu"
+            )
+        else:
+            torch.cuda.set_device(torch.device(self.device))
+        self._is_prepared = True
+
+
+_SESSIONS: dict[str, Session] = {}
+
+
+def run_job(job: dict[str, Any], settings: dict[str, Any], report: Report) -> None:
+    """Run one job in this process.
+
+    Args:
+        job: `Job.message()` with its log name.
+        settings: of the worker.
+        report: progress.
+
+    Raises:
+        Exception: whatever makes the job fail; the parent stores it.
+    """
+    session = _SESSIONS.get(settings["db"])
+    if session is None:
+        session = _SESSIONS[settings["db"]] = Session(settings, Store.open(settings["db"], create=False), report)
+    session.report = report
+    importlib.import_module(f"dare_bench.harness.jobs.{job['kind']}").run(job, session)
+    sys.stdout.flush()

@@ -1,0 +1,131 @@
+"""Train a checkpoint: one (model, algorithm, recipe, data, seed)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.dare.algorithms import registry as algorithm_registry
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.training.config import LoraConfig, TrainConfig
+from dare_bench.harness.errors import JobError
+from dare_bench.harness.jobs.columns import training_columns
+from dare_bench.results.schema import TrainingRun
+from dare_bench.results.store import Store
+from dare_bench.suites.benchmarks import registry as benchmark_registry
+from sqlalchemy import select
+
+if TYPE_CHECKING:
+    from dare_bench.harness.jobs.session import Session
+
+
+def run(job: dict[str, Any], session: Session) -> None:
+    """Train to the end, or go on where an earlier attempt stopped.
+
+    Points are stored as they are made; those behind the state from which training resumes are dropped first, so that
+    what is stored is the history of the weights.
+    """
+    spec, store = job["spec"], session.store
+    started = time.monotonic()
+    columns = training_columns(spec) | {
+        "environment_id": session.settings["environment_id"],
+        "log_path": session.log_path(job),
+    }
+    out_dir = session.runs / "train" / job["fingerprint"][:16]
+    if not _is_known(store, job["fingerprint"]) and out_dir.is_dir():
+        shutil.rmtree(out_dir)  # states of another database: their training points would be missing in this one
+    run_id = store.begin_training(job["fingerprint"], redo=True, **columns)
+    config = train_config(spec["train"])
+    examples, reward = _data(spec, session.data)
+    lm = session.load(spec["model"]["folder"], family=spec["model"]["family"], dtype="float32", keep=False)
+
+    from dare_bench.dare.training.loop import train
+
+    def on_point(step: int, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
+        store.add_training_points(run_id, [(step, metrics, timing)])
+        session.report(step, config.steps, "")
+
+    entry = algorithm_registry.get(spec["algorithm"])
+    algorithm = entry.cls(entry.config_class(**_restore(entry.config_class, spec["settings"])))
+    if not out_dir.is_dir():
+        store.drop_training_points_after(run_id, -1)
+    result = train(
+        lm,
+        algorithm,
+        examples,
+        config,
+        seed=spec["seed"],
+        out_dir=out_dir,
+        reward_funcs=None if reward is None else [reward],
+        decoder=None if spec["rollout"] is None else DecoderConfig(**spec["rollout"]),
+        on_point=on_point,
+        on_resume=lambda step: store.drop_training_points_after(run_id, step),
+    )
+    path = Path(result.path).resolve().relative_to(session.runs.resolve())
+    store.finish_training(
+        run_id,
+        "done",
+        totals=result.totals,
+        wall_s=time.monotonic() - started,
+        checkpoint=(result.step, str(path), result.sha256),
+    )
+
+
+def _is_known(store: Store, fingerprint: str) -> bool:
+    with store.read() as session:
+        return session.scalar(select(TrainingRun.id).where(TrainingRun.fingerprint == fingerprint)) is not None
+
+
+def train_config(values: dict[str, Any]) -> TrainConfig:
+    """Optimisation settings from JSON values."""
+    peft = values.get("peft")
+    restored = _restore(TrainConfig, values)
+    return TrainConfig(**{**restored, "peft": None if peft is None else LoraConfig(**peft)})
+
+
+def _restore(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples: lists become tuples where the default is one."""
+    default = cls()
+    return {
+        key: tuple(value) if isinstance(getattr(default, key), tuple) and isinstance(value, list) else value
+        for key, value in values.items()
+    }
+
+
+def _data(spec: dict[str, Any], data: Path | None) -> tuple[list[dict[str, Any]], Any]:
+    """Training examples of all benchmarks, and the reward when rollouts are judged."""
+    examples: list[dict[str, Any]] = []
+    rewards: dict[str, Any] = {}
+    for name, split in spec["data"]:
+        bench = benchmark_registry.get(name)
+        found = bench.training_examples(split, data_dir=data)
+        examples += [{**example, "benchmark": name} for example in found]
+        if spec["rollout"] is not None:
+            rewards[name] = bench.reward()
+    if not examples:
+        raise JobError(f"no training examples in {spec['data']}")
+    if not rewards:
+        return examples, None
+    if len(rewards) == 1:
+        return examples, next(iter(rewards.values()))
+    return examples, _Mixed(rewards)
+
+
+class _Mixed:
+    """Rewards of several benchmarks: each completion is judged by the benchmark its prompt came from."""
+
+    def __init__(self, rewards: dict[str, Any]) -> None:
+        self._rewards = rewards
+        self.__name__ = "+".join(rewards)
+
+    def __call__(self, prompts: list[Any], completions: list[Any], **columns: list[Any]) -> list[float]:
+        values = [0.0] * len(prompts)
+        for name, reward in self._rewards.items():
+            index = [i for i, owner in enumerate(columns["benchmark"]) if owner == name]
+            own = {key: [column[i] for i in index] for key, column in columns.items()}
+            found = reward([prompts[i] for i in index], [completions[i] for i in index], **own) if index else []
+            for i, value in zip(index, found, strict=True):
+                values[i] = value
+        return values

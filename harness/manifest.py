@@ -1,0 +1,268 @@
+"""The manifest's shape: pydantic models, and their errors turned into problems with positions.
+
+What a name means (does the model exist, does the algorithm support its family) is checked in `resolve.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dare_bench.harness import manifest_yaml
+from dare_bench.harness.errors import ManifestError, Problem, nearest, shorten
+from dare_bench.harness.manifest_yaml import Document, KeyPath
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+OneOrMore = str | list[str]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=False)
+
+
+class ModelItem(_Strict):
+    """A model: a registered name, or a checkpoint of a known family.
+
+    Attributes:
+        name: registered name, or the label of the given checkpoint.
+        family: needed with `path` or `source` when `name` is not registered.
+        path: local folder with config.json and safetensors.
+        source: hub id.
+        revision: hub commit; null = the registered one.
+        dtype: of the weights when decoding; null = float32 on CPU, bfloat16 on a GPU.
+    """
+
+    name: Name
+    family: str | None = None
+    path: str | None = None
+    source: str | None = None
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16"] | None = None
+
+
+class LoraItem(_Strict):
+    """Adapter settings, see `LoraConfig`."""
+
+    r: Annotated[int, Field(ge=1)] = 32
+    alpha: Annotated[float, Field(gt=0)] = 64.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class AlgorithmItem(BaseModel):
+    """An algorithm with overrides; further keys are fields of TrainConfig or of the algorithm's own config."""
+
+    model_config = ConfigDict(extra="allow", strict=True, populate_by_name=False)
+    name: Name
+    label: Name | None = Field(default=None, alias="as")
+    preset: str | None = None
+    peft: Literal["lora"] | LoraItem | None = None
+
+
+class BenchmarkItem(_Strict):
+    """A benchmark with its protocol, split and number of rows."""
+
+    name: Name
+    protocol: str | None = None
+    split: str | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
+class DecoderItem(_Strict):
+    """A decoder: fields of `DecoderConfig`, plus the batch size, which does not change results.
+
+    `selector` is a name, ``{name: value}`` for a selector with one main option, or ``{name: {option: value}}``.
+    """
+
+    name: Name
+    selector: str | dict[str, Any] = "low_confidence"
+    scheduler: str = "quota"
+    steps_per_block: Annotated[int, Field(ge=1)] | None = None
+    gen_length: Annotated[int, Field(ge=1)] | None = None
+    block_length: Annotated[int, Field(ge=1)] | None = None
+    cache: str = "auto"
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    early_stop: bool = True
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+
+
+class TrainItem(BaseModel):
+    """Training data and settings of every algorithm but `base`; further keys are fields of TrainConfig."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    data: Annotated[dict[str, str], Field(min_length=1)]
+    decoder: DecoderItem | None = None
+    peft: Literal["lora"] | LoraItem | None = None
+
+
+class ExcludeItem(_Strict):
+    """Cells to leave out: those that match every given key. `algorithm` means the label (`as`)."""
+
+    model: OneOrMore | None = None
+    algorithm: OneOrMore | None = None
+    benchmark: OneOrMore | None = None
+    decoder: OneOrMore | None = None
+    seed: int | list[int] | None = None
+
+
+class Manifest(_Strict):
+    """A suite."""
+
+    suite: Name
+    description: str = ""
+    models: Annotated[list[ModelItem], Field(min_length=1)]
+    algorithms: Annotated[list[AlgorithmItem], Field(min_length=1)]
+    benchmarks: Annotated[list[BenchmarkItem], Field(min_length=1)]
+    decoders: Annotated[list[DecoderItem], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
+    train: TrainItem | None = None
+    exclude: list[ExcludeItem] = Field(default_factory=list)
+
+
+_LISTS: dict[str, type[BaseModel]] = {
+    "models": ModelItem,
+    "algorithms": AlgorithmItem,
+    "benchmarks": BenchmarkItem,
+    "decoders": DecoderItem,
+    "exclude": ExcludeItem,
+}
+_NAMED = ("models", "algorithms", "benchmarks", "decoders")
+_DEFAULTS: dict[str, Any] = {"algorithms": ["base"], "decoders": ["default"], "seeds": [0]}
+
+
+def load_manifest(path: Path, name: str, sets: tuple[str, ...] = ()) -> tuple[Document, Manifest]:
+    """Read a manifest, apply ``--set`` and check its shape.
+
+    Args:
+        path: the file.
+        name: what the user called it, for messages.
+        sets: ``KEY=VALUE`` options, in order.
+
+    Returns:
+        The document (positions) and the checked manifest.
+
+    Raises:
+        ManifestError: with all problems.
+    """
+    document = manifest_yaml.load(manifest_yaml.read_text(path, name), name)
+    for option in sets:
+        manifest_yaml.apply_set(document, option)
+    return document, check_shape(document)
+
+
+def check_shape(document: Document) -> Manifest:
+    """Validate a document against the models.
+
+    Raises:
+        ManifestError: with all problems.
+    """
+    data, problems, plain = dict(document.data), [], set()
+    for key, default in _DEFAULTS.items():
+        data.setdefault(key, default)
+    for key in _NAMED:
+        if isinstance(data.get(key), list):
+            items = []
+            for index, item in enumerate(data[key]):
+                if isinstance(item, str):
+                    plain.add((key, index))
+                items.append({"name": item} if isinstance(item, str) else item)
+            data[key] = items
+    train = data.get("train")
+    if isinstance(train, dict) and isinstance(train.get("decoder"), str | dict):
+        decoder = train["decoder"]
+        decoder = {"name": decoder} if isinstance(decoder, str) else {"name": "rollout", **decoder}
+        data["train"] = {**train, "decoder": decoder}
+    try:
+        manifest = Manifest.model_validate(data)
+    except ValidationError as error:
+        problems = [_problem(document, data, item, plain) for item in error.errors()]
+        unique = {(problem.where, problem.key): problem for problem in reversed(problems)}
+        raise ManifestError(reversed(unique.values())) from error
+    return manifest
+
+
+_KINDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a name or a mapping",
+    "too_short": "at least one entry",
+    "string_pattern_mismatch": "letters, digits and . _ + - (at most 64, first a letter or digit)",
+}
+_BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
+
+
+def allowed_of(error: dict[str, Any]) -> str:
+    """What is allowed, in words, for a pydantic error."""
+    context = error.get("ctx") or {}
+    if error["type"] in _KINDS:
+        return _KINDS[error["type"]]
+    if error["type"] == "literal_error":
+        return str(context.get("expected"))
+    for key, sign in _BOUNDS.items():
+        if key in context:
+            return f"a number {sign} {context[key]:g}"
+    return str(error["msg"])
+
+
+def _problem(document: Document, data: dict[str, Any], error: Any, plain: set[tuple[str, int]]) -> Problem:
+    path = tuple(part for part in error["loc"] if not _is_union_tag(part))
+    model = _model_at(path[:-1])
+    if error["type"] == "missing":
+        fields = ", ".join(_names(model)) if model else "see `dare-bench list suites`"
+        return document.problem(path, "a required key is missing", given="nothing", allowed=f"keys here: {fields}")
+    if error["type"] == "extra_forbidden":
+        known = _names(model) if model else []
+        return document.problem(
+            path,
+            "unknown key",
+            given=shorten(error["input"]),
+            allowed=", ".join(known),
+            nearest=nearest(path[-1], known),
+        )
+    if path and path[-1] == "name" and path[:-1] in plain:  # the user wrote a bare name, not `name:`
+        path = path[:-1]
+    message = "must not be empty" if error["type"] == "too_short" else "wrong value"
+    if error["type"].endswith(("_type", "_from_float")):
+        message = "wrong type"
+    given, allowed = shorten(error["input"]), allowed_of(error)
+    if path and path[-1] == "peft":
+        allowed = "lora, {r: 32, alpha: 64, dropout: 0} or null"
+    if path and path[-1] == "selector":
+        allowed = "a selector's name, {name: value} or {name: {option: value}}"
+    if len(path) == 1 and path[0] in _LISTS and error["type"] == "list_type":
+        allowed = f"a list, for example [{'base' if path[0] == 'algorithms' else 'NAME'}]"
+    return document.problem(path, message, given=given, allowed=allowed)
+
+
+def _is_union_tag(part: str | int) -> bool:
+    """Whether pydantic added this part of a location for a member of a union (not a key of ours)."""
+    return isinstance(part, str) and (
+        part in {"str", "int", "LoraItem"}
+        or part.startswith(("list[", "dict[", "literal[", "function-", "constrained-"))
+    )
+
+
+def _model_at(path: KeyPath) -> type[BaseModel] | None:
+    if not path:
+        return Manifest
+    if len(path) == 2 and path[0] in _LISTS:
+        return _LISTS[str(path[0])]
+    nested: dict[KeyPath, type[BaseModel]] = {
+        ("train",): TrainItem,
+        ("train", "decoder"): DecoderItem,
+        ("train", "peft"): LoraItem,
+    }
+    if len(path) == 3 and path[-1] == "peft":
+        return LoraItem
+    return nested.get(path)
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,89 @@
+"""Bytes a job needs, from the official config alone: planning figures (allow 15 %).
+
+Source: family facts, section 5. A job is refused only when weights and states alone exceed the device; it is warned
+about when the whole estimate does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dare_bench.dare.families import registry as family_registry
+from dare_bench.dare.training.config import TrainConfig
+from dare_bench.harness.resolved import Model
+
+GIB = 2**30
+_BYTES = {"float32": 4, "bfloat16": 2}
+#: Log-probs are formed in chunks of positions (`kernels.token_logprob`), so the vocabulary term does not grow further.
+LOGIT_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Estimate of one job.
+
+    Attributes:
+        fixed: weights and optimiser states, bytes; exact.
+        working: activations, logits and cache, bytes; estimate.
+    """
+
+    fixed: int
+    working: int
+
+    @property
+    def total(self) -> int:
+        """Everything."""
+        return self.fixed + self.working
+
+
+def parameters(model: Model) -> int:
+    """Exact weight count of a model's config."""
+    return family_registry.get_family(model.family).parameters(model.config)
+
+
+def decoding(model: Model, *, dtype: str, batch: int, tokens: int, block: int | None, exact_cache: bool) -> Memory:
+    """Memory of decoding.
+
+    Args:
+        model: with its config.
+        dtype: of the weights.
+        batch: rows decoded together.
+        tokens: prompt and generation.
+        block: positions whose logits are formed at once; null = the checkpoint's block length.
+        exact_cache: keys and values of finished blocks are kept.
+    """
+    family = family_registry.get_family(model.family)
+    dims = family.dims(model.config)
+    width = _BYTES[dtype]
+    positions = block or family.block_length(model.config)
+    cache = family.kv_bytes_per_token(model.config, width) * batch * tokens if exact_cache else 0
+    activations = width * batch * tokens * (8 * dims.hidden + 4 * dims.mlp)
+    logits = batch * positions * dims.vocab * (width + 4)
+    return Memory(width * dims.parameters, cache + activations + logits)
+
+
+def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: bool) -> Memory:
+    """Memory of training.
+
+    Args:
+        model: with its config.
+        train: optimisation settings.
+        tokens: prompt and response of the longest example; the doubled layout of block families is added here.
+        needs_reference: a frozen copy of the model is kept beside.
+    """
+    family = family_registry.get_family(model.family)
+    dims = family.dims(model.config)
+    count = dims.parameters
+    if train.peft is None:
+        states = 16 * count
+    else:
+        states = _BYTES[train.dtype] * count + 16 * dims.lora_parameters(train.peft.r)
+    if needs_reference and train.peft is None:
+        states += _BYTES[train.dtype] * count
+    rows = train.micro_batch_size or train.batch_size
+    fed = rows * tokens * (2 if family.block_causal else 1)
+    width = _BYTES[train.dtype]
+    layer = width * fed * (8 * dims.hidden + 4 * dims.mlp)
+    stored = dims.layers * width * fed * dims.hidden + layer if train.gradient_checkpointing else dims.layers * layer
+    logits = min(rows * tokens, LOGIT_CHUNK) * dims.vocab * 10
+    return Memory(states, stored + logits)

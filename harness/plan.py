@@ -1,0 +1,111 @@
+"""The plan of a suite as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dare_bench.harness.jobs.spec import KINDS, Job
+from dare_bench.harness.memory import GIB, Memory, parameters
+from dare_bench.harness.prepare import Prepared
+from dare_bench.harness.table import text_table
+from dare_bench.harness.work import PlannedCell
+
+#: Cells listed one by one; a larger grid is summarised per model and algorithm.
+LISTED_CELLS = 120
+
+
+def render(prepared: Prepared) -> str:
+    """Cells, jobs, memory and what is missing, as text.
+
+    Args:
+        prepared: from `prepare`.
+    """
+    suite, work = prepared.suite, prepared.work
+    parts = [
+        f"suite {suite.name}: {len(work.cells)} cells = {len(suite.models)} models × {len(suite.recipes)} algorithms × "
+        f"{len(suite.tasks)} benchmarks × {len(suite.decoders)} decoders × {len(suite.seeds)} seeds"
+        + (f", {_product(prepared) - len(work.cells)} excluded" if suite.exclude else ""),
+        _models(prepared),
+        _memory(prepared),
+        _cells(prepared),
+        _jobs(prepared),
+    ]
+    missing, too_large = prepared.missing(), prepared.too_large()
+    if missing:
+        parts.append("Not on this machine:\n" + "\n".join(f"  - {text}" for text in missing))
+    if too_large:
+        parts.append("Refused, does not fit:\n" + "\n".join(f"  - {text}" for text in too_large))
+    if missing or too_large:
+        parts.append("`dare-bench run` will refuse this suite here until that is resolved.")
+    return "\n\n".join(parts)
+
+
+def _product(prepared: Prepared) -> int:
+    suite = prepared.suite
+    return len(suite.models) * len(suite.recipes) * len(suite.tasks) * len(suite.decoders) * len(suite.seeds)
+
+
+def _models(prepared: Prepared) -> str:
+    rows = []
+    for model in prepared.suite.models:
+        found = prepared.work.weights.get(model.name)
+        here = "excluded" if found is None else "not here" if found.missing else "here"
+        rows.append([model.name, model.family, f"{parameters(model):,}", here, model.source])
+    return text_table(["model", "family", "parameters", "weights", "source"], rows)
+
+
+def _memory(prepared: Prepared) -> str:
+    device = prepared.smallest_device
+    largest: dict[tuple[str, str], Memory] = {}
+    for job in prepared.work.jobs.values():
+        need = prepared.memory.get(job.fingerprint)
+        if need is not None:
+            key = (job.spec["model"]["name"], f"train {job.spec['label']}" if job.kind == "train" else "decode")
+            known = largest.get(key)
+            largest[key] = need if known is None or need.total > known.total else known
+    rows = []
+    for (model, work), need in largest.items():
+        if need.fixed > device.total_bytes:
+            verdict = "REFUSED"
+        else:
+            verdict = "tight" if need.total > device.free_bytes else "fits"
+        rows.append([model, work, _gib(need.fixed), _gib(need.total), verdict])
+    head = (
+        f"memory on {device.name} ({device.label}): {_gib(device.total_bytes)} GiB, "
+        f"{_gib(device.free_bytes)} GiB free; needed per worker process:"
+    )
+    return head + "\n" + text_table(["model", "job", "weights+state GiB", "estimate GiB", ""], rows)
+
+
+def _gib(value: int) -> str:
+    return f"{value / GIB:.1f}" if value >= GIB / 10 else f"{value / GIB:.3f}"
+
+
+def _cells(prepared: Prepared) -> str:
+    cells = prepared.work.cells
+    if len(cells) <= LISTED_CELLS:
+        return text_table(["cell", "state"], [[cell.cell.name, _state(prepared, cell)] for cell in cells])
+    counts = Counter((cell.cell.model.name, cell.cell.recipe.label, _state(prepared, cell)) for cell in cells)
+    rows = [[model, label, state, str(count)] for (model, label, state), count in counts.items()]
+    return text_table(["model", "algorithm", "state", "cells"], rows)
+
+
+def _state(prepared: Prepared, cell: PlannedCell) -> str:
+    if cell.scoring in prepared.done:
+        return "done"
+    if cell.evaluation in prepared.done:
+        return "to score"
+    if cell.train is None or cell.train in prepared.done:
+        return "to generate"
+    return "to train"
+
+
+def _jobs(prepared: Prepared) -> str:
+    pending = {job.fingerprint for job in prepared.pending}
+    rows = []
+    for kind in KINDS:
+        jobs: list[Job] = prepared.work.of_kind(kind)
+        todo = sum(job.fingerprint in pending for job in jobs)
+        rows.append([kind, str(len(jobs)), str(len(jobs) - todo), str(todo)])
+    count = len(prepared.workers())
+    return text_table(["jobs", "all", "stored", "to do"], rows) + f"\nworkers: {count} on {prepared.devices[0].label}"

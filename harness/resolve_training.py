@@ -1,0 +1,206 @@
+"""Look up algorithms and their settings: defaults, then preset, `train:` section and the entry's own overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dare_bench.dare.algorithms import registry as algorithm_registry
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.families import registry as family_registry
+from dare_bench.dare.training.config import LoraConfig, TrainConfig
+from dare_bench.harness.errors import nearest, shorten
+from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
+from dare_bench.harness.manifest_yaml import KeyPath
+from dare_bench.harness.reporter import Reporter
+from dare_bench.harness.resolve_decoding import resolve_decoder
+from dare_bench.harness.resolved import BASE, Recipe
+from dare_bench.harness.settings import build, field_types, plain
+from dare_bench.suites.benchmarks import registry as benchmark_registry
+
+#: Temperature of rollouts when the manifest gives no `train.decoder`: a group of equal answers teaches nothing.
+ROLLOUT_TEMPERATURE = 1.0
+
+
+def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]:
+    """All algorithm entries with their settings; problems are added to `report`.
+
+    Args:
+        report: collects problems.
+        manifest: checked for shape.
+    """
+    needs_training = [item for item in manifest.algorithms if item.name != BASE]
+    if needs_training and manifest.train is None:
+        names = ", ".join(item.name for item in needs_training)
+        report.add(
+            ("train",), "a required key is missing", given="nothing",
+            allowed=f"train: {{data: {{BENCHMARK: SPLIT}}, steps: N}} for the algorithms {names}",
+        )  # fmt: skip
+    shared = _shared(report, manifest)
+    data = _data(report, manifest)
+    return [
+        _recipe(report, manifest, ("algorithms", i), item, shared, data) for i, item in enumerate(manifest.algorithms)
+    ]
+
+
+def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
+    """Settings of the `train:` section: fields of TrainConfig only."""
+    if manifest.train is None:
+        return {}
+    known = [name for name in field_types(TrainConfig) if name != "peft"]
+    values = {}
+    for key, value in (manifest.train.model_extra or {}).items():
+        if key not in known:
+            allowed = ", ".join(["data", "decoder", "peft", *known])
+            report.add(
+                ("train", key), "unknown key", given=shorten(value), allowed=allowed, nearest=nearest(key, known)
+            )
+        else:
+            values[key] = value
+    return values
+
+
+def _data(report: Reporter, manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    if manifest.train is None:
+        return ()
+    evaluated = {(item.name, item.split or "test") for item in manifest.benchmarks}
+    found = []
+    for name, split in manifest.train.data.items():
+        path = ("train", "data", name)
+        if name not in benchmark_registry.names():
+            report.unknown(path, "benchmark", name, benchmark_registry.names())
+        elif split not in (splits := benchmark_registry.get(name).splits):
+            report.unknown(path, f"split of {name}", split, splits)
+        elif (name, split) in evaluated or split == "test":
+            rest = ", ".join(other for other in splits if other != "test" and (name, other) not in evaluated)
+            report.add(path, "the suite would train on rows it is evaluated on", given=shorten(split), allowed=rest)
+        else:
+            found.append((name, split))
+    return tuple(found)
+
+
+def _recipe(
+    report: Reporter,
+    manifest: Manifest,
+    path: KeyPath,
+    item: AlgorithmItem,
+    shared: Mapping[str, Any],
+    data: tuple[tuple[str, str], ...],
+) -> Recipe | None:
+    extra = dict(item.model_extra or {})
+    known = algorithm_registry.algorithms()
+    if item.name == BASE:
+        return _base(report, path, item, extra)
+    if item.name not in known:
+        report.unknown((*path, "name"), "algorithm", item.name, [BASE, *known])
+        return None
+    entry = known[item.name]
+    _check_support(report, manifest, path, item, entry)
+    presets = {*entry.presets, *entry.train_presets}
+    if item.preset is not None and item.preset not in presets:
+        report.unknown((*path, "preset"), f"preset of {item.name}", item.preset, presets)
+        return None
+    preset = {**entry.presets.get(item.preset, {}), **entry.train_presets.get(item.preset, {})}
+    train_fields = [name for name in field_types(TrainConfig) if name != "peft"]
+    own_fields = list(field_types(entry.config_class))
+    origin: dict[str, KeyPath] = {key: ("train", key) for key in shared}
+    values = {**preset, **shared}
+    for key, value in extra.items():
+        if key not in train_fields and key not in own_fields:
+            allowed = ", ".join(dict.fromkeys(["name", "as", "preset", "peft", *own_fields, *train_fields]))
+            near = nearest(key, [*own_fields, *train_fields])
+            report.add((*path, key), "unknown key", given=shorten(value), allowed=allowed, nearest=near)
+            return None
+        values[key], origin[key] = value, (*path, key)
+    train_values = {key: value for key, value in values.items() if key in train_fields}
+    own_values = {key: value for key, value in values.items() if key in own_fields}
+    train, train_errors = build(TrainConfig, train_values)
+    settings, own_errors = build(entry.config_class, own_values)
+    for error in [*train_errors, *own_errors]:
+        at = origin.get(error.field, path)
+        report.add(at, f"{error.message} ({item.label or item.name})", given=error.given, allowed=error.allowed)
+    if train is None or settings is None:
+        return None
+    if not _check_train(report, origin, path, train):
+        return None
+    peft = item.peft if "peft" in item.model_fields_set else manifest.train.peft if manifest.train else None
+    lora = LoraConfig() if peft == "lora" else LoraConfig(**peft.model_dump()) if isinstance(peft, LoraItem) else None
+    return Recipe(
+        name=item.name,
+        label=item.label or item.name,
+        preset=item.preset,
+        settings=plain(settings),
+        train=dataclasses.replace(train, peft=lora),
+        rollout=_rollout(report, manifest, entry),
+        data=data,
+    )
+
+
+def _base(report: Reporter, path: KeyPath, item: AlgorithmItem, extra: Mapping[str, Any]) -> Recipe | None:
+    given = {"as": item.label, "preset": item.preset, "peft": item.peft, **extra}
+    wrong = {key: value for key, value in given.items() if value is not None}
+    for key, value in wrong.items():
+        message = "`base` is the model as it is: nothing is trained, so nothing can be set"
+        shown = value.model_dump() if isinstance(value, LoraItem) else value
+        report.add((*path, key), message, given=shorten(shown), allowed="base, without further keys")
+    return None if wrong else Recipe(BASE, BASE)
+
+
+def _check_support(report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem, entry: Any) -> None:
+    """Refuse family x algorithm pairs that do not exist, unless `exclude` removes the whole row."""
+    models = family_registry.models()
+    label = item.label or item.name
+    for model in manifest.models:
+        registered = models.get(model.name)
+        family = model.family or (registered.family if registered else None)
+        if family is None or family in entry.families or _is_excluded(manifest, model.name, label):
+            continue
+        report.add(
+            (*path, "name"),
+            f"{item.name} does not support the family {family} of the model {model.name}",
+            given=f"{model.name} × {label}",
+            allowed=f"families {', '.join(sorted(entry.families))}; or leave the pair out with "
+            f"exclude: [{{model: {model.name}, algorithm: {label}}}]",
+        )
+
+
+def _is_excluded(manifest: Manifest, model: str, label: str) -> bool:
+    def holds(value: str | list[str] | None, name: str) -> bool:
+        return value is None or name == value or (isinstance(value, list) and name in value)
+
+    whole_rows = [
+        rule for rule in manifest.exclude if rule.benchmark is None and rule.decoder is None and rule.seed is None
+    ]
+    return any(holds(rule.model, model) and holds(rule.algorithm, label) for rule in whole_rows)
+
+
+def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath, train: TrainConfig) -> bool:
+    before = len(report.problems)
+    positive = {"steps": train.steps, "batch_size": train.batch_size, "max_length": train.max_length}
+    positive |= {"micro_batch_size": train.micro_batch_size or 1, "log_every": train.log_every}
+    for key, value in positive.items():
+        if value < 1:
+            report.add(origin.get(key, path), "out of range", given=shorten(value), allowed="a whole number >= 1")
+    if not train.lr > 0:
+        report.add(origin.get("lr", path), "out of range", given=shorten(train.lr), allowed="a number > 0")
+    at = origin.get("select", path)
+    step = re.fullmatch(r"step:([0-9]{1,9})", train.select)
+    if train.select.startswith("best_on"):
+        message = "the evaluated checkpoint is declared before the run; choosing the best by score is refused"
+        report.add(at, message, given=shorten(train.select), allowed="last, or step:N")
+    elif train.select != "last" and not step:
+        report.add(at, "wrong value", given=shorten(train.select), allowed="last, or step:N")
+    elif step and not 1 <= int(step[1]) <= train.steps:
+        report.add(at, "no such step", given=shorten(train.select), allowed=f"step:1 to step:{train.steps}")
+    return len(report.problems) == before
+
+
+def _rollout(report: Reporter, manifest: Manifest, entry: Any) -> DecoderConfig | None:
+    if entry.needs.rollout == "none":
+        return None
+    if manifest.train is None or manifest.train.decoder is None:
+        return DecoderConfig(name="rollout", temperature=ROLLOUT_TEMPERATURE)
+    decoding = resolve_decoder(report, ("train", "decoder"), manifest.train.decoder)
+    return decoding.config if decoding else None

@@ -1,0 +1,99 @@
+"""A manifest whose every name has been looked up: what the grid and the jobs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.training.config import TrainConfig
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint to start from.
+
+    Attributes:
+        name: as in cell names.
+        family: family name.
+        source: ``package:<name>``, a folder, or a hub id.
+        revision: hub commit, or null.
+        config: official config fields (sizes).
+        dtype: of the weights when decoding; null = chosen by device.
+    """
+
+    name: str
+    family: str
+    source: str
+    revision: str | None
+    config: Mapping[str, Any]
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An algorithm with all its settings.
+
+    Attributes:
+        name: registry name.
+        label: how the row is called.
+        preset: named configuration of the algorithm, or null.
+        settings: the algorithm's own config, plain values.
+        train: optimisation settings.
+        rollout: decoder of rollouts, or null when the algorithm makes none.
+        data: (benchmark, split) pairs trained on.
+    """
+
+    name: str
+    label: str
+    preset: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    rollout: DecoderConfig | None = None
+    data: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_base(self) -> bool:
+        """Whether this is the untrained model."""
+        return self.name == BASE
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark with protocol, split, row limit, and the scorer's name."""
+
+    name: str
+    protocol: str
+    split: str
+    limit: int | None
+    scorer: str
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A decoder and the batch size it runs with (which does not change results)."""
+
+    config: DecoderConfig
+    batch_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Label in cell names."""
+        return self.config.name
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A resolved manifest; `exclude` entries are mappings of cell fields to allowed values."""
+
+    name: str
+    description: str
+    models: tuple[Model, ...]
+    recipes: tuple[Recipe, ...]
+    tasks: tuple[Task, ...]
+    decoders: tuple[Decoding, ...]
+    seeds: tuple[int, ...]
+    exclude: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
