@@ -22,6 +22,9 @@ BUSY_TIMEOUT_S = 60
 #: Execution option of an engine: "IMMEDIATE" takes the write lock at once, "DEFERRED" reads a snapshot.
 BEGIN_OPTION = "dare_bench_begin"
 
+# Connections that a fork carried here: kept, because closing one would clean up files that the parent still uses.
+_CARRIED: list[Any] = []
+
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _MIGRATION_LOCK = 0x64617265  # any constant: key of the PostgreSQL advisory lock around a migration
 
@@ -155,6 +158,7 @@ def _on_connect(connection: Any, record: Any) -> None:
 def _on_checkout(connection: Any, record: Any, proxy: Any) -> None:
     """Never use a connection that a fork carried into another process: SQLite's locks do not survive it."""
     if record.info["pid"] != os.getpid():
+        _CARRIED.append(connection)
         record.dbapi_connection = proxy.dbapi_connection = None
         raise exc.DisconnectionError("connection belongs to another process")
 

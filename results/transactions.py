@@ -9,7 +9,7 @@ from typing import Any
 
 from dare_bench.results.opening import BEGIN_OPTION, StoreError
 from dare_bench.results.schema import STATUSES, Base
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, exc, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -55,9 +55,18 @@ class Transactions:
 
         Yields:
             Session whose objects stay readable after the commit.
+
+        Raises:
+            StoreError: the database cannot be written (full disk, lock held longer than the busy timeout, lost server).
         """
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            yield session
+        try:
+            with Session(self.engine, expire_on_commit=False) as session, session.begin():
+                yield session
+        except exc.OperationalError as error:
+            raise StoreError(
+                f"cannot write to {self.engine.url.render_as_string()}: {error.orig}. Nothing of this step was stored; "
+                "check the free disk space and what else uses the database, then run the same command again"
+            ) from error
 
     @contextmanager
     def read(self) -> Iterator[Session]:

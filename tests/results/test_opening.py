@@ -252,11 +252,14 @@ def test_a_store_carried_through_a_fork_opens_its_own_connection(store: Store, m
     store.begin_training("parent", **make.training())
     child = os.fork()
     if child == 0:
+        code = 1
         try:
             store.begin_training("child", **make.training())
+            with store.engine.connect() as connection:
+                code = 0 if connection.info["pid"] == os.getpid() else 2
         finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert {one.name for one in store.interrupted()} == {"parent", "child"}
 
 
@@ -294,3 +297,24 @@ def test_kill_at_any_moment_leaves_whole_batches(url: str, delay_s: float) -> No
         assert samples == paths and samples % 4 == 0 and spent == samples / 4 * 0.5
         assert store.done("evaluation", ["e"]) == set()
         assert [one.kind for one in store.interrupted(mark=True)] == ["evaluation"]
+
+
+def test_a_full_disk_is_said_and_leaves_the_batch_out(store: Store, make: SimpleNamespace) -> None:
+    row = store.begin_evaluation("e", **make.evaluation())
+    store.add_samples(row, [(make.sample("q0"), None)], 1.0)
+    with store.engine.connect() as connection:  # the pool's one connection keeps the setting
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match=r"cannot write to sqlite:.*disk is full.*run the same command again"):
+        store.add_samples(row, [(make.sample("q1"), None), (make.sample("q2", text="t" * 100_000), None)], 1.0)
+    assert store.finished_sample_ids(row) == {"q0"}
+
+
+def test_statements_of_the_tables_suit_postgresql() -> None:
+    """No server here: at least every table compiles, with JSONB (plain JSON could not be grouped)."""
+    from sqlalchemy.dialects import postgresql
+    from sqlalchemy.schema import CreateTable
+
+    made = [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in Base.metadata.sorted_tables]
+    assert sum(statement.count("JSONB") for statement in made) >= 15
+    assert not any(" JSON " in statement or " JSON," in statement for statement in made)
