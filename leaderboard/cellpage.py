@@ -19,8 +19,9 @@ from dare_bench.leaderboard.stats.accuracy import Interval, wilson
 from dare_bench.leaderboard.stats.efficiency import forward_stats, tokens_per_forward, tokens_per_second
 from dare_bench.leaderboard.trajectory import Denoising, denoising
 from dare_bench.results import queries
+from dare_bench.results.queries import SampleView
 from dare_bench.results.transactions import Transactions
-from dare_bench.results.views import CellView, SampleView
+from dare_bench.results.views import CellView
 from markupsafe import Markup
 
 #: Samples shown on a page, and how many of them correct and wrong; the rest is filled with other outcomes first.

@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench.leaderboard.figures import INK, drawing, inline_svg
 from dare_bench.leaderboard.formats import percent, quantity
 from dare_bench.leaderboard.models import LeaderRow, Table
-from dare_bench.results.views import TrainingPointView
+from dare_bench.results.queries import TrainingPointView
 from markupsafe import Markup
 
 #: One shape and colour per algorithm; the shape alone tells them apart.
@@ -17,22 +17,24 @@ _SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 _COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6", "s7")
 _FILLS = ("full", "none", "left", "bottom", "right", "top")
 _MAX_PANELS = 12
+_LEGEND = 1.75  # inches
 _MAX_CURVES = 4
 _CURVE_ORDER = ("loss", "reward", "accuracy", "kl", "entropy", "grad_norm", "lr")
 
 
-def accuracy_against_forwards(table: Table) -> tuple[tuple[Markup, ...], str]:
+def accuracy_against_forwards(table: Table) -> tuple[tuple[tuple[str, Markup], ...], str]:
     """One chart per benchmark of a table, one panel per model: accuracy over forwards per answer (log scale).
 
     Args:
         table: with entries computed.
 
     Returns:
-        (charts, note on what was left out; empty when all is shown).
+        (pairs of benchmark and chart, note on what was left out; empty when all is shown).
     """
-    labels = sorted({row.label for row in table.rows}, key=lambda label: (label != "base", label))
-    decoders = sorted({row.decoder for row in table.rows}, key=lambda name: (name != "default", name))
-    drawn: list[Markup] = []
+    shown = [row for row in table.rows if any(_is_drawn(row, column.name) for column in table.benchmarks)]
+    labels = sorted({row.label for row in shown}, key=lambda label: (label != "base", label))
+    decoders = sorted({row.decoder for row in shown}, key=lambda name: (name != "default", name))
+    drawn: list[tuple[str, Markup]] = []
     panels = left = 0
     for number, column in enumerate(table.benchmarks):
         models = [(m, rows) for m, rows in table.models if any(_is_drawn(row, column.name) for row in rows)]
@@ -41,7 +43,7 @@ def accuracy_against_forwards(table: Table) -> tuple[tuple[Markup, ...], str]:
         models = models[:room]
         panels += len(models)
         if models:
-            drawn.append(_scatter(table, column.name, number, models, labels, decoders))
+            drawn.append((column.name, _scatter(table, column.name, number, models, labels, decoders)))
     note = f"The first {panels} of {panels + left} panels are drawn; the table holds every number." if left else ""
     return tuple(drawn), note
 
@@ -109,7 +111,7 @@ def _scatter(
 
     across = min(3, len(models))
     down = math.ceil(len(models) / across)
-    figure, rc = _figure(3.0 * across + 1.5, 2.45 * down + 0.2)
+    figure, rc = _figure(2.7 * across + _LEGEND, 2.4 * down + 0.2)
     said: list[str] = []
     with mpl.rc_context(rc):
         grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
@@ -125,10 +127,8 @@ def _scatter(
                 )
             axes.set_title(_plain(model))
             axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
-            axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
             axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
-            axes.margins(x=0.25, y=0.12)
+            axes.margins(x=0.15, y=0.12)
             if place % across == 0:
                 axes.set_ylabel("accuracy, %")
             if place + across >= len(models):
@@ -136,6 +136,7 @@ def _scatter(
                 axes.tick_params(labelbottom=True)
         for place in range(len(models), down * across):
             grid[place // across][place % across].set_visible(False)
+        _ticks(grid[0][0])
         keys = [
             Line2D(
                 [], [], linestyle="", label=_plain(label), markersize=6, **_style(label, decoders[0], labels, decoders)
@@ -150,7 +151,7 @@ def _scatter(
                 )
                 for i, name in enumerate(decoders)
             ]  # fmt: skip
-        figure.tight_layout(pad=0.6, rect=(0, 0, 1 - 1.4 / (3.0 * across + 1.5), 1))
+        figure.tight_layout(pad=0.6, rect=(0, 0, 1 - _LEGEND / (2.7 * across + _LEGEND), 1))
         figure.legend(handles=keys, loc="center right", handletextpad=0.3, borderaxespad=0.2, fontsize=8.5)
         return inline_svg(
             figure,
@@ -158,6 +159,19 @@ def _scatter(
             f"{benchmark}: accuracy against forwards per answer",
             "Up and to the left is better. " + "; ".join(said) + " forwards. Bars are 95 % intervals.",
         )
+
+
+def _ticks(axes: Any) -> None:
+    """Whole forwards as ticks (panels share the axis): powers of two, or a linear choice within one octave."""
+    import matplotlib as mpl
+
+    lo, hi = axes.get_xlim()
+    values = [2**i for i in range(20) if lo <= 2**i <= hi]
+    if len(values) < 2:
+        values = [v for v in mpl.ticker.MaxNLocator(4, integer=True).tick_values(lo, hi) if lo <= v <= hi]
+    axes.xaxis.set_major_locator(mpl.ticker.FixedLocator(values))
+    axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def _point(axes: Any, row: LeaderRow, benchmark: str, labels: Sequence[str], decoders: Sequence[str]) -> None:

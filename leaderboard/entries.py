@@ -181,8 +181,8 @@ def _interval(table: np.ndarray | None, done: Sequence[RunSource], rate: float, 
     if table is None or table.shape[1] < 2:
         return wilson(rate, n), "questions only"
     if len(done) >= MIN_SEEDS:
-        seeds = "training seeds" if done[0].cell.training is not None else "sampling seeds"
-        return crossed(table).interval(), f"questions and {seeds}"
+        seeds = "seeds" if done[0].cell.training is not None else "sampling seeds"
+        return crossed(table).interval(), f"questions + {seeds}"
     if np.isin(table, (0.0, 1.0)).all():
         return wilson(rate, n), "questions only"
     return mean_interval(table.mean(axis=0)), "questions only"

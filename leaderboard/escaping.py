@@ -37,7 +37,7 @@ def visible(text: str) -> str:
         A string that encodes to UTF-8 and shows what it holds: ``\\x00`` as ``␀``, U+202E as ``⟦U+202E⟧``.
         Newlines and tabs stay.
     """
-    return _STACKED.sub(r"\1\u27e6+marks\u27e7", _HIDDEN.sub(_symbol, text))
+    return _STACKED.sub("\\1\u27e6+marks\u27e7", _HIDDEN.sub(_symbol, text))
 
 
 def safe(text: str) -> Markup:

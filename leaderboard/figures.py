@@ -29,6 +29,9 @@ INK = {
 }
 _VARIABLE = {value: name for name, value in INK.items()}
 
+#: Points of matplotlib to pixels of the page.
+_SCALE = 1.3
+
 RC = {
     "svg.hashsalt": "dare-bench",
     "svg.fonttype": "none",
@@ -98,13 +101,15 @@ def inline_svg(figure: Figure, ident: str, title: str, description: str) -> Mark
     svg = re.sub(r'xlink:href="#', f'href="#{ident}-', svg)
     svg = re.sub(r"url\(#", f"url(#{ident}-", svg)
     svg = re.sub(r"#0[0-9]0[0-9]0[0-9]", lambda m: _colour(m.group()), svg)
-    svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg)
+    # Coordinates need no more than a tenth of a point; texts keep all their digits.
+    svg = re.sub(r"<[^>]*>", lambda m: re.sub(r"(\d+\.\d)\d+", r"\1", m.group()), svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
     svg = re.sub(r"<(defs|g)>\s*</\1>\s*", "", svg)
     head = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     width, height = head.groups() if head else ("100", "100")
+    shown = f'width="{_SCALE * float(width):.0f}" height="{_SCALE * float(height):.0f}"'
     label = (
-        f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'<svg class="chart" viewBox="0 0 {width} {height}" {shown} role="img" '
         f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{escape(title)}</title>'
         f'<desc id="{ident}-d">{escape(description)}</desc>'
     )

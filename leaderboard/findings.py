@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dare_bench.leaderboard.formats import counted, p_value, percent, points
 from dare_bench.leaderboard.models import Entry, Run, Table
 
-#: More (model, benchmark) pairs than this are summed up instead of listed.
-_LISTED_PAIRS = 3
-
 
 def headline(tables: Sequence[Table]) -> str:
     """One sentence for the top of the leaderboard.
@@ -18,71 +15,39 @@ def headline(tables: Sequence[Table]) -> str:
         tables: all tables with verdicts.
 
     Returns:
-        For example ``On tiny-sdar, 1 of 2 algorithms is established better than the base model on mini_gsm ...``.
+        How many comparisons with a base model are established, and the largest established gain.
     """
-    pairs: list[tuple[str, str, list[tuple[str, Entry]]]] = []
-    for table in tables:
-        for model, rows in table.models:
-            for column in table.benchmarks:
-                entries = [
-                    (
-                        row.label if row.decoder == "default" else f"{row.label} ({row.decoder})",
-                        row.entries[column.name],
-                    )
-                    for row in rows
-                    if not row.is_base and column.name in row.entries
-                ]
-                compared = [(label, e) for label, e in entries if e.verdict]
-                if compared:
-                    pairs.append((model, column.name, compared))
-    if not pairs:
+    compared = [
+        (row, column.name, row.entries[column.name])
+        for table in tables
+        for row in table.rows
+        for column in table.benchmarks
+        if column.name in row.entries and row.entries[column.name].verdict
+    ]
+    if not compared:
         return (
-            "No trained model can be compared with its base model yet: a comparison needs finished runs of both, "
-            "with the same decoder and the same questions."
+            "No trained model can be compared with its base model yet: that needs finished runs of both, with the same "
+            "decoder and the same questions."
         )
-    if len(pairs) > _LISTED_PAIRS:
-        flat = [entry for _, _, compared in pairs for _, entry in compared]
-        better, worse = _count(flat, "better"), _count(flat, "worse")
-        return (
-            f"Over {len(pairs)} pairs of model and benchmark, {better} of {counted(len(flat), 'comparison')} with the "
-            f"base model {'is' if better == 1 else 'are'} established as better, {worse} as worse and "
-            f"{len(flat) - better - worse} not established either way (Holm-corrected at 0.05)."
-        )
-    return " ".join(_pair_sentence(*pair) for pair in pairs)
-
-
-def _pair_sentence(model: str, benchmark: str, compared: Sequence[tuple[str, Entry]]) -> str:
-    entries = [entry for _, entry in compared]
-    better, worse = _count(entries, "better"), _count(entries, "worse")
-    m = len(entries)
-    of = f"{{}} of {counted(m, 'trained row')}"
-    if better:
-        top = max((c for c in compared if c[1].verdict == "better"), key=lambda c: (c[1].delta or 0, c[0]))
-        text = (
-            f"On {model}, {of.format(better)} {'is' if better == 1 else 'are'} established as better than the base "
-            f"model on {benchmark} ({top[0]}: {points(top[1].delta)} pp)"
-        )
-        if worse:
-            text += f", and {worse} as worse"
-    elif worse:
-        text = (
-            f"On {model}, {of.format(worse)} {'is' if worse == 1 else 'are'} established as worse than the base "
-            f"model on {benchmark}"
-        )
-    else:
-        text = (
-            f"On {model}, no difference from the base model is established on {benchmark} ({counted(m, 'trained row')})"
-        )
-    claim = (
-        ""
-        if all(e.basis == "algorithm" for e in entries)
-        else "; fewer than three seeds speak for these checkpoints only"
+    verdicts = [entry.verdict for _, _, entry in compared]
+    better, worse = verdicts.count("better"), verdicts.count("worse")
+    where = {(row.model, benchmark) for row, benchmark, _ in compared}
+    scope = f" on {compared[0][0].model} and {compared[0][1]}" if len(where) == 1 else ""
+    if not better and not worse:
+        number = counted(len(compared), "comparison")
+        return f"No training is established as better or worse than its base model ({number}{scope})."
+    verb = "is" if (better or worse) == 1 else "are"
+    counts = f"{better or worse} {verb} established as {'better' if better else 'worse'}"
+    counts += f" and {worse} as worse" if better and worse else ""
+    text = f"Of {counted(len(compared), 'comparison')} with a base model{scope}, {counts}"
+    best = max(
+        (c for c in compared if c[2].verdict == ("better" if better else "worse")),
+        key=lambda c: (abs(c[2].delta or 0), c[0].label),
     )
-    return f"{text}{claim}."
-
-
-def _count(entries: Sequence[Entry], verdict: str) -> int:
-    return sum(entry.verdict == verdict for entry in entries)
+    row, benchmark, entry = best
+    decoder = "" if row.decoder == "default" else f", {row.decoder} decoder"
+    claim = "" if entry.basis == "algorithm" else f"; {counted(entry.n_done, 'seed')}: these checkpoints only"
+    return f"{text}; the largest: {row.label} on {row.model}, {benchmark}{decoder}, {points(entry.delta)} pp{claim}."
 
 
 def run_verdict(run: Run, entry: Entry, required: str = "right in the required form") -> str:

@@ -44,8 +44,8 @@ def bars(values: Sequence[int], ident: str, title: str, unit: str) -> Markup:
     slot = (_WIDTH - 20) / len(counts)
     median = float(np.median(values))
     parts = [
-        f'<svg class="hist" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" role="img" '
-        f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{title}</title>'
+        f'<svg class="hist" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" '
+        f'role="img" aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{title}</title>'
         f'<desc id="{ident}-d">{counted(len(values), "answer")}, from {min(values)} to {max(values)} {unit}, '
         f"median {median:g}.</desc>"
     ]
@@ -54,8 +54,9 @@ def bars(values: Sequence[int], ident: str, title: str, unit: str) -> Markup:
             height = max(1.0, 84.0 * count / top)
             last = edges[i + 1] - 1
             span = f"{edges[i]}" if last == edges[i] else f"{edges[i]}–{last}"
+            width = max(1.0, min(slot, 40) - 1)
             parts.append(
-                f'<rect x="{10 + slot * i + 0.5:.1f}" y="{_BASE - height:.1f}" width="{max(1.0, min(slot, 40) - 1):.1f}" '
+                f'<rect x="{10 + slot * i + 0.5:.1f}" y="{_BASE - height:.1f}" width="{width:.1f}" '
                 f'height="{height:.1f}"><title>{span} {unit}: {count}</title></rect>'
             )
     parts.append(

@@ -141,7 +141,8 @@ class LeaderRow:
 
 @dataclass(frozen=True)
 class BenchmarkColumn:
-    """A benchmark of one table: protocol and the key its rows share."""
+    """A benchmark of one table: protocol and the key its rows share, the axis of its interval bars, and the device
+    tag when all rows have the same one (else empty, and every row shows its own)."""
 
     name: str
     protocol: str
@@ -150,6 +151,7 @@ class BenchmarkColumn:
     family_size: int
     lo: float
     hi: float
+    device: str
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class Table:
     benchmarks: tuple[BenchmarkColumn, ...]
     models: tuple[tuple[str, tuple[LeaderRow, ...]], ...]
     differences: tuple[str, ...] = ()
-    charts: tuple[Markup, ...] = ()
+    charts: tuple[tuple[str, Markup], ...] = ()  # (benchmark, chart)
     chart_note: str = ""
 
     @property

@@ -91,14 +91,14 @@ def _order_map(tokens: Sequence[Token], n_forwards: int, starts: Sequence[int], 
     n = len(tokens)
     across = max(2.0, min(16.0, (_WIDTH - _LEFT - 10) / n))
     down = max(1.5, min(16.0, _HEIGHT / n_forwards))
-    width, height = _LEFT + across * n + 10, _TOP + down * n_forwards + 34
     floor = _TOP + down * n_forwards
+    width, height = _LEFT + across * n + 10, floor + 34
     parts = [
         f'<svg class="map" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
         'aria-labelledby="map-t map-d"><title id="map-t">Order map</title>'
         f'<desc id="map-d">{n} positions across, {n_forwards} forwards down; a cell marks the forward that committed '
         "a position, darker when the model was more confident. Vertical lines are block boundaries.</desc>",
-        f'<rect class="frame" x="{_LEFT:.1f}" y="{_TOP:.1f}" width="{across * n:.1f}" height="{down * n_forwards:.1f}"/>',
+        f'<rect class="frame" x="{_LEFT:.1f}" y="{_TOP:.1f}" width="{across * n:.1f}" height="{floor - _TOP:.1f}"/>',
     ]
     for forward, kind in enumerate(kinds):
         if kind != "denoise":

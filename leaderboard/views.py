@@ -124,6 +124,7 @@ def _column(name: str, group: Group, made: Sequence[Entry], here: Sequence[tuple
     evaluations = [s.cell.evaluation for _, row in here for s in row.runs[name] if s.cell.evaluation is not None]
     intervals = [e.interval for e in made if e.interval is not None]
     lo, hi = min((i.lo for i in intervals), default=0.0), max((i.hi for i in intervals), default=1.0)
+    devices = {e.cost.device for e in made if e.cost is not None}
     margin = max(0.02, (hi - lo) * 0.05)
     return BenchmarkColumn(
         name=name,
@@ -133,6 +134,7 @@ def _column(name: str, group: Group, made: Sequence[Entry], here: Sequence[tuple
         family_size=sum(e.p is not None for e in made),
         lo=max(0.0, lo - margin),
         hi=min(1.0, hi + margin),
+        device=next(iter(devices)) if len(devices) == 1 else "",
     )
 
 
