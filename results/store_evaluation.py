@@ -155,7 +155,8 @@ class EvaluationWrites(Transactions):
                 .values(**_scoring(fingerprint, evaluation_id, scorer, scorer_version), status="done")
                 .returning(Scoring.__table__.c.id)
             ).scalar_one()
-            session.execute(insert_into(session, Score), [{**row, "scoring_id": scoring_id} for row in rows])
+            if rows:
+                session.execute(insert_into(session, Score), [{**row, "scoring_id": scoring_id} for row in rows])
 
     def fail_scoring(self, fingerprint: str, evaluation_id: int, scorer: str, scorer_version: int, error: str) -> None:
         """Record that a scorer broke; a done scoring stays as it is.

@@ -163,6 +163,14 @@ def test_rescoring_adds_and_a_done_scoring_stays(store: Store, make: SimpleNames
     assert queries.samples(store, "e1", scoring_fingerprint="s1")[1].score["value"] == 0.0
 
 
+def test_an_evaluation_of_nothing_can_be_done(store: Store, make: SimpleNamespace) -> None:
+    row = store.begin_evaluation("e", **make.evaluation(n_expected=0))
+    store.finish_evaluation(row, "done")
+    store.write_scoring("s", row, "number", 1, [])
+    (scoring,) = queries.cell_detail(store, "e").scorings
+    assert (scoring.status, scoring.n, scoring.score, scoring.metrics) == ("done", 0, None, {})
+
+
 def test_only_a_done_evaluation_is_scored(store: Store, make: SimpleNamespace) -> None:
     row = store.begin_evaluation("e", **make.evaluation())
     with pytest.raises(StoreError, match="is running; only a done evaluation is scored"):
