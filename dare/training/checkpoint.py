@@ -1,0 +1,95 @@
+"""Resumable training state and finished checkpoints: safetensors + JSON, written beside and renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from dare_bench.dare.training import optim
+
+STATE = "state"
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Move a complete folder into place; a reader sees the old one, the new one, or none, never a half."""
+    for path in temporary.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(temporary, final)
+
+
+def scratch(final: Path) -> Path:
+    """An empty folder beside `final`, for this process."""
+    temporary = final.parent / f".{final.name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def save_state(
+    out_dir: Path, step: int, model: nn.Module, optimizers: Mapping[str, Optimizer], totals: Mapping[str, Any]
+) -> Path:
+    """Write everything a continuation needs after `step` optimiser steps, then drop older states.
+
+    Draws and data order are functions of (seed, step): no generator state is stored.
+    """
+    final = out_dir / STATE / f"step-{step:08d}"
+    temporary = scratch(final)
+    weights = {name: parameter.detach().cpu().contiguous() for name, parameter in optim.trainable(model).items()}
+    save_file(weights, temporary / "weights.safetensors")
+    save_file(optim.state_tensors(dict(optimizers)), temporary / "optimizer.safetensors")
+    (temporary / "state.json").write_text(json.dumps({"step": step, "totals": dict(totals)}, sort_keys=True), "utf-8")
+    publish(temporary, final)
+    for old in (out_dir / STATE).iterdir():
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def latest_state(out_dir: Path) -> Path | None:
+    """The newest complete state of a run, or None."""
+    found = sorted(path for path in (out_dir / STATE).glob("step-*") if (path / "state.json").is_file())
+    return found[-1] if found else None
+
+
+def load_state(folder: Path, model: nn.Module, optimizers: dict[str, Optimizer]) -> tuple[int, dict[str, Any]]:
+    """Restore weights and optimisers.
+
+    Returns:
+        (steps done, totals so far).
+
+    Raises:
+        ValueError: if the state belongs to another model.
+    """
+    weights = load_file(folder / "weights.safetensors")
+    own = optim.trainable(model)
+    if set(weights) != set(own):
+        raise ValueError(f"{folder}: state of {len(weights)} tensors, the model trains {len(own)}; delete the folder")
+    for name, tensor in weights.items():
+        own[name].data.copy_(tensor)
+    optim.load_state_tensors(optimizers, load_file(folder / "optimizer.safetensors"))
+    described = json.loads((folder / "state.json").read_text("utf-8"))
+    return int(described["step"]), dict(described["totals"])
+
+
+def folder_sha256(folder: Path) -> str:
+    """Content hash of a checkpoint: file names and bytes, in order."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
