@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +68,7 @@ class Prepared:
         for job in self.pending:
             if job.kind != "score":
                 wanted.add(("model", job.spec["model"]["name"]))
-            wanted |= {("data", name) for name in _benchmarks(job)}
+            wanted |= {("data", name) for name in _splits(job)}
         return [text for key, text in self.work.missing.items() if key in wanted]
 
     def too_large(self) -> list[str]:
@@ -106,8 +105,12 @@ class Prepared:
 _PROCESS_BYTES = 600 * 2**20
 
 
-def prepare(options: Options) -> Prepared:
+def prepare(options: Options, *, is_offline: bool = False) -> Prepared:
     """Read a suite and find out what has to be done; starts nothing and writes nothing.
+
+    Args:
+        options: of the command line.
+        is_offline: fetch no benchmark rows from the hub.
 
     Raises:
         ManifestError: with all problems of the manifest.
@@ -119,7 +122,10 @@ def prepare(options: Options) -> Prepared:
     cells = expand(suite, document)
     devices = select_devices(options.device)
     dtype = "float32" if devices[0].is_cpu else "bfloat16"
-    work = WorkBuilder(data=options.data, dtype=dtype, cache_file=options.runs / "digests.json").build(cells)
+    builder = WorkBuilder(
+        data=options.data, dtype=dtype, cache_file=options.runs / "digests.json", is_offline=is_offline
+    )
+    work = builder.build(cells)
     done, lost = _stored(options, work)
     pending = _pending(work, done, lost)
     memory = {
@@ -193,5 +199,9 @@ def _pending(work: Work, done: set[str], lost: set[str]) -> list[Job]:
     return [job for job in work.jobs.values() if job.fingerprint in wanted]
 
 
-def _benchmarks(job: Job) -> Iterable[str]:
-    return [name for name, _ in job.spec["data"]] if job.kind == "train" else [job.spec["task"]["name"]]
+def _splits(job: Job) -> list[str]:
+    """``benchmark/split`` of the rows a job reads."""
+    task = job.spec.get("task")
+    return (
+        [f"{name}/{split}" for name, split in job.spec["data"]] if task is None else [f"{task['name']}/{task['split']}"]
+    )

@@ -37,9 +37,7 @@ class RunProgress:
             self._all = self._bars.add_task("jobs", total=self._total)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 

@@ -20,7 +20,10 @@ class Reporter:
         """Note a problem; `details` are the fields of `Problem` (given, allowed, nearest)."""
         while path and not _exists(self.document.data, path) and path[-1] == "name":
             path = path[:-1]  # a bare name in the list: there is no `name:` key to point at
-        self.problems.append(self.document.problem(path, message, **details))
+        problem = self.document.problem(path, message, **details)
+        known = {(other.where, other.key, other.given) for other in self.problems}
+        if (problem.where, problem.key, problem.given) not in known:  # a shared setting concerns several algorithms
+            self.problems.append(problem)
 
     def unknown(self, path: KeyPath, kind: str, given: object, known: Iterable[str]) -> None:
         """Note an unknown name."""

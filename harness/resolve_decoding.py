@@ -41,8 +41,8 @@ def resolve_decoder(report: Reporter, path: KeyPath, item: DecoderItem) -> Decod
     try:
         _, complete = selector_registry.resolve(name, options or {})
     except (ValueError, LookupError) as error:
-        given = shorten(item.selector)
-        report.add((*path, "selector"), "not a valid selector setting", given=given, allowed=str(error))
+        said, _, allowed = str(error).partition("; allowed: ")
+        report.add((*path, "selector"), said, given=shorten(item.selector), allowed=allowed or _example(known[name]))
         return None
     config, errors = build(DecoderConfig, {**values, "selector": name, "selector_options": complete})
     for error in errors:
@@ -62,6 +62,12 @@ def _check_names(report: Reporter, path: KeyPath, values: dict[str, Any]) -> boo
 def main_option(entry: selector_registry.SelectorEntry) -> str | None:
     """The option that ``{name: value}`` sets: a selector's only one."""
     return next(iter(entry.options)) if len(entry.options) == 1 else None
+
+
+def _example(entry: selector_registry.SelectorEntry) -> str:
+    if not entry.options:
+        return f"{entry.name}, without options"
+    return f"{{{entry.name}: {{{', '.join(f'{option}: VALUE' for option in entry.options)}}}}}"
 
 
 def _main_option(entry: selector_registry.SelectorEntry, value: Any) -> dict[str, Any]:

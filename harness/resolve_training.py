@@ -17,7 +17,7 @@ from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
 from dare_bench.harness.resolved import BASE, Recipe
-from dare_bench.harness.settings import build, field_types, plain
+from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 
 #: Temperature of rollouts when the manifest gives no `train.decoder`: a group of equal answers teaches nothing.
@@ -59,7 +59,10 @@ def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
             )
         else:
             values[key] = value
-    return values
+    checked, errors = check_fields(TrainConfig, values)
+    for error in errors:
+        report.add(("train", error.field), error.message, given=error.given, allowed=error.allowed)
+    return checked
 
 
 def _data(report: Reporter, manifest: Manifest) -> tuple[tuple[str, str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -75,6 +76,14 @@ def locate(name: str, source: str, revision: str | None, cache_file: Path | None
         )
         return Weights(None, identity, said)
     return Weights(folder, identity)
+
+
+def stay_offline() -> None:
+    """Make the hub client of this process read its local cache only (`plan` fetches nothing)."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants = sys.modules.get("huggingface_hub.constants")
+    if constants is not None:  # it read the variable when it was imported
+        constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
 def is_local(source: str) -> bool:

@@ -12,7 +12,7 @@ from dare_bench.harness.grid import Cell
 from dare_bench.harness.jobs.spec import Job
 from dare_bench.harness.resolved import Model, Recipe, Task
 from dare_bench.harness.settings import plain
-from dare_bench.harness.weights import Weights, locate
+from dare_bench.harness.weights import Weights, locate, stay_offline
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 from dare_bench.suites.errors import DataError
 from dare_bench.suites.scoring import registry as scorer_registry
@@ -52,7 +52,7 @@ class Work:
         cells: in grid order.
         jobs: by fingerprint; parents before children.
         weights: located checkpoints by model name.
-        missing: (``model`` or ``data``, name) -> what is not on this machine and how to get it.
+        missing: (``model``, name) or (``data``, benchmark/split) -> what is not on this machine and how to get it.
     """
 
     cells: list[PlannedCell] = field(default_factory=list)
@@ -80,11 +80,16 @@ class WorkBuilder:
         data: folder of local data files (``--data``), or null.
         dtype: of the weights when decoding, for models that name none.
         cache_file: where digests of large local weights are remembered.
+        is_offline: benchmark rows are looked up on this machine only, not fetched from the hub. Also when weights are
+            missing: the run will be refused, so nothing is fetched for it.
     """
 
-    def __init__(self, *, data: Path | None, dtype: str, cache_file: Path | None = None) -> None:
+    def __init__(
+        self, *, data: Path | None, dtype: str, cache_file: Path | None = None, is_offline: bool = False
+    ) -> None:
         self.data = data
         self.dtype = dtype
+        self.is_offline = is_offline
         self.cache_file = cache_file
         self.work = Work()
         self._rows: dict[tuple[str, str, int | None], Rows] = {}
@@ -103,6 +108,8 @@ class WorkBuilder:
             self.work.weights[model.name] = found
             if found.missing:
                 self.work.missing["model", model.name] = found.missing
+        if self.is_offline or self.work.missing:
+            stay_offline()
         for cell in cells:
             train = None if cell.recipe.is_base else self._train(cell)
             evaluation = self._generate(cell, train)
@@ -122,7 +129,7 @@ class WorkBuilder:
             try:
                 found = dict(bench.data_id(split, self.data))
             except DataError as error:
-                self.work.missing["data", name] = str(error)
+                self.work.missing["data", f"{name}/{split}"] = str(error)
                 found = {"id": name, "split": split, "n": 0, "missing": True}
             total = int(found.get("n") or 0)
             count = total if limit is None else min(limit, total) if total else limit

@@ -16,4 +16,4 @@ def command(suite: str, db: str | None, runs: Path, debug: bool, **options: Any)
     from dare_bench.harness.plan import render
     from dare_bench.harness.prepare import Options, prepare
 
-    click.echo(render(prepare(Options(suite, database(db, runs), runs, **options))))
+    click.echo(render(prepare(Options(suite, database(db, runs), runs, **options), is_offline=True)))

@@ -105,6 +105,7 @@ def sample(lm: DiffusionLM, row: Row, prompt: str, found: Generation) -> tuple[d
         "prompt": prompt,
         "question": row.question,
         "gold": row.gold,
+        "cluster": row.cluster,
         "text": lm.decode(found.text_ids),
         "finish_reason": found.finish_reason,
         **vars(found.cost),

@@ -1,0 +1,20 @@
+"""Shared settings of all tests: one thread, no hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Read when huggingface_hub is first imported: a test that reached for the hub would hang or depend on it.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture
+def in_tmp(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Run the test with an empty folder as working directory."""
+    monkeypatch.chdir(str(tmp_path))
+    yield tmp_path
