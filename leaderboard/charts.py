@@ -111,7 +111,7 @@ def _scatter(
 
     across = min(3, len(models))
     down = math.ceil(len(models) / across)
-    figure, rc = _figure(2.7 * across + _LEGEND, 2.4 * down + 0.2)
+    figure, rc = _figure(2.15 * across + _LEGEND, 2.1 * down + 0.2)
     said: list[str] = []
     with mpl.rc_context(rc):
         grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
@@ -151,7 +151,7 @@ def _scatter(
                 )
                 for i, name in enumerate(decoders)
             ]  # fmt: skip
-        figure.tight_layout(pad=0.6, rect=(0, 0, 1 - _LEGEND / (2.7 * across + _LEGEND), 1))
+        figure.tight_layout(pad=0.6, rect=(0, 0, 1 - _LEGEND / (2.15 * across + _LEGEND), 1))
         figure.legend(handles=keys, loc="center right", handletextpad=0.3, borderaxespad=0.2, fontsize=8.5)
         return inline_svg(
             figure,

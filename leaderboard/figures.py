@@ -7,7 +7,9 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from dare_bench.leaderboard.escaping import safe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,8 +112,8 @@ def inline_svg(figure: Figure, ident: str, title: str, description: str) -> Mark
     shown = f'width="{_SCALE * float(width):.0f}" height="{_SCALE * float(height):.0f}"'
     label = (
         f'<svg class="chart" viewBox="0 0 {width} {height}" {shown} role="img" '
-        f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{escape(title)}</title>'
-        f'<desc id="{ident}-d">{escape(description)}</desc>'
+        f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{safe(title)}</title>'
+        f'<desc id="{ident}-d">{safe(description)}</desc>'
     )
     return Markup(re.sub(r"^<svg[^>]*>", lambda _: label, svg).strip())
 

@@ -24,7 +24,7 @@ def p_value(p: float | None) -> str:
         return "–"
     if p < 0.001:
         return "<0.001"
-    if p < 0.1:
+    if p < 0.0995:
         return f"{p:.{1 - math.floor(math.log10(p))}f}"
     return f"{p:.2f}"
 

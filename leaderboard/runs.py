@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dare_bench.leaderboard.formats import counted
 from dare_bench.leaderboard.models import Run
 from dare_bench.results.views import CellView, EvaluationView
 
@@ -92,7 +93,7 @@ def state_in_words(cell: CellView) -> tuple[str, str]:
     if scoring.statuses.get("error"):
         return (
             "incomplete",
-            f"{scoring.statuses['error']} answers ended in an error of the harness; run the suite again",
+            f"{counted(scoring.statuses['error'], 'answer')} ended in an error of the harness; run the suite again",
         )
     return "incomplete", f"{scoring.n} of {evaluation.n_expected} answers are stored and scored"
 
