@@ -44,6 +44,7 @@ def train_fingerprint(
     train: TrainConfig,
     rollout: DecoderConfig | None,
     data: list[dict[str, Any]],
+    phases: list[Any],
     seed: int,
 ) -> str:
     """Fingerprint of a training run.
@@ -56,6 +57,7 @@ def train_fingerprint(
         train: optimisation settings.
         rollout: decoder of rollouts, or null.
         data: per training benchmark: identity of rows, protocol, and reward version.
+        phases: curriculum over the data; empty = none.
         seed: of the run.
     """
     optimisation = {key: value for key, value in plain(train).items() if key not in _NOT_DETERMINING}
@@ -70,6 +72,7 @@ def train_fingerprint(
             "train": optimisation,
             "rollout": None if rollout is None else rollout.determinants(),
             "data": data,
+            "phases": phases,
             "seed": seed,
         }
     )

@@ -88,11 +88,27 @@ class DecoderItem(_Strict):
     batch_size: Annotated[int, Field(ge=1)] | None = None
 
 
+class PhaseItem(_Strict):
+    """A stretch of a curriculum: its end as a share of the run, and the weights of the data sources in it."""
+
+    until: Annotated[float, Field(gt=0, le=1)]
+    mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)]
+
+
 class TrainItem(BaseModel):
-    """Training data and settings of every algorithm but `base`; further keys are fields of TrainConfig."""
+    """Training data and settings of every algorithm but `base`; further keys are fields of TrainConfig.
+
+    Attributes:
+        data: benchmark -> split, or list of splits.
+        phases: curriculum over the sources; null = all examples shuffled. A source is a split, or ``benchmark/split``
+            where two benchmarks have a split of that name.
+        decoder: of rollouts.
+        peft: adapters for all algorithms.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
-    data: Annotated[dict[str, str], Field(min_length=1)]
+    data: Annotated[dict[str, str | Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]
+    phases: list[PhaseItem] = Field(default_factory=list)
     decoder: DecoderItem | None = None
     peft: Literal["lora"] | LoraItem | None = None
 
@@ -234,6 +250,8 @@ def _problem(document: Document, data: dict[str, Any], error: Any, plain: set[tu
     given, allowed = shorten(error["input"]), allowed_of(error)
     if path and path[-1] == "peft":
         allowed = "lora, {r: 32, alpha: 64, dropout: 0} or null"
+    if path[:2] == ("train", "data") and len(path) == 3:
+        allowed = "a split or a list of splits"
     if path and path[-1] == "selector":
         allowed = "a selector's name, {name: value} or {name: {option: value}}"
     if len(path) == 1 and path[0] in _LISTS and error["type"] == "list_type":
@@ -261,6 +279,8 @@ def _model_at(path: KeyPath) -> type[BaseModel] | None:
     }
     if len(path) == 3 and path[-1] == "peft":
         return LoraItem
+    if len(path) == 3 and path[:2] == ("train", "phases"):
+        return PhaseItem
     return nested.get(path)
 
 

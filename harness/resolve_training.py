@@ -16,12 +16,9 @@ from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
-from dare_bench.harness.resolved import BASE, Recipe
+from dare_bench.harness.resolved import BASE, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
-
-#: Temperature of rollouts when the manifest gives no `train.decoder`: a group of equal answers teaches nothing.
-ROLLOUT_TEMPERATURE = 1.0
 
 
 def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]:
@@ -40,9 +37,13 @@ def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]
         )  # fmt: skip
     shared = _shared(report, manifest)
     data = _data(report, manifest)
-    return [
-        _recipe(report, manifest, ("algorithms", i), item, shared, data) for i, item in enumerate(manifest.algorithms)
-    ]
+    phases = _phases(report, manifest, data)
+    recipes = []
+    for index, item in enumerate(manifest.algorithms):
+        recipe = _recipe(report, manifest, ("algorithms", index), item, shared)
+        is_trained = recipe is not None and not recipe.is_base
+        recipes.append(dataclasses.replace(recipe, data=data, phases=phases) if is_trained else recipe)
+    return recipes
 
 
 def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
     values = {}
     for key, value in (manifest.train.model_extra or {}).items():
         if key not in known:
-            allowed = ", ".join(["data", "decoder", "peft", *known])
+            allowed = ", ".join(["data", "decoder", "peft", "phases", *known])
             report.add(
                 ("train", key), "unknown key", given=shorten(value), allowed=allowed, nearest=nearest(key, known)
             )
@@ -70,18 +71,45 @@ def _data(report: Reporter, manifest: Manifest) -> tuple[tuple[str, str], ...]:
         return ()
     evaluated = {(item.name, item.split or "test") for item in manifest.benchmarks}
     found = []
-    for name, split in manifest.train.data.items():
-        path = ("train", "data", name)
+    for name, wanted in manifest.train.data.items():
+        path: KeyPath = ("train", "data", name)
         if name not in benchmark_registry.names():
             report.unknown(path, "benchmark", name, benchmark_registry.names())
-        elif split not in (splits := benchmark_registry.get(name).splits):
-            report.unknown(path, f"split of {name}", split, splits)
-        elif (name, split) in evaluated or split == "test":
-            rest = ", ".join(other for other in splits if other != "test" and (name, other) not in evaluated)
-            report.add(path, "the suite would train on rows it is evaluated on", given=shorten(split), allowed=rest)
-        else:
-            found.append((name, split))
+            continue
+        splits = benchmark_registry.get(name).splits
+        for split in wanted if isinstance(wanted, list) else [wanted]:
+            if split not in splits:
+                report.unknown(path, f"split of {name}", split, splits)
+            elif (name, split) in evaluated or split == "test":
+                rest = ", ".join(other for other in splits if other != "test" and (name, other) not in evaluated)
+                report.add(path, "the suite would train on rows it is evaluated on", given=shorten(split), allowed=rest)
+            else:
+                found.append((name, split))
     return tuple(found)
+
+
+def _phases(
+    report: Reporter, manifest: Manifest, data: tuple[tuple[str, str], ...]
+) -> tuple[tuple[float, Mapping[str, float]], ...]:
+    items = manifest.train.phases if manifest.train else []
+    known, before = source_names(data), 0.0
+    for index, item in enumerate(items):
+        path: KeyPath = ("train", "phases", index)
+        if item.until <= before:
+            report.add(
+                (*path, "until"), "phases must rise", given=shorten(item.until), allowed=f"a number > {before:g}"
+            )
+        before = item.until
+        for name in item.mix:
+            if name not in known:
+                report.unknown((*path, "mix", name), "source of training data", name, known)
+        if not any(item.mix.values()):
+            report.add((*path, "mix"), "all weights are 0", given=shorten(item.mix), allowed="at least one weight > 0")
+    if items and before != 1:
+        report.add(
+            ("train", "phases"), "the last phase must end with the run", given=shorten(before), allowed="until: 1"
+        )
+    return tuple((item.until, dict(item.mix)) for item in items)
 
 
 def _recipe(
@@ -90,7 +118,6 @@ def _recipe(
     path: KeyPath,
     item: AlgorithmItem,
     shared: Mapping[str, Any],
-    data: tuple[tuple[str, str], ...],
 ) -> Recipe | None:
     extra = dict(item.model_extra or {})
     known = algorithm_registry.algorithms()
@@ -137,7 +164,6 @@ def _recipe(
         settings=plain(settings),
         train=dataclasses.replace(train, peft=lora),
         rollout=_rollout(report, manifest, entry),
-        data=data,
     )
 
 
@@ -204,6 +230,12 @@ def _rollout(report: Reporter, manifest: Manifest, entry: Any) -> DecoderConfig 
     if entry.needs.rollout == "none":
         return None
     if manifest.train is None or manifest.train.decoder is None:
-        return DecoderConfig(name="rollout", temperature=ROLLOUT_TEMPERATURE)
-    decoding = resolve_decoder(report, ("train", "decoder"), manifest.train.decoder)
+        return DecoderConfig(name="rollout")
+    path, item = ("train", "decoder"), manifest.train.decoder
+    if "temperature" in item.model_fields_set:
+        message = "the temperature of rollouts is a setting of the algorithm"
+        allowed = "{name: ALGORITHM, temperature: VALUE} under `algorithms`"
+        report.add((*path, "temperature"), message, given=shorten(item.temperature), allowed=allowed)
+        return None
+    decoding = resolve_decoder(report, path, item)
     return decoding.config if decoding else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class Recipe:
         train: optimisation settings.
         rollout: decoder of rollouts, or null when the algorithm makes none.
         data: (benchmark, split) pairs trained on.
+        phases: curriculum, (end as a share of the run, source -> weight) each; empty = all examples shuffled.
     """
 
     name: str
@@ -54,11 +55,25 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: DecoderConfig | None = None
     data: tuple[tuple[str, str], ...] = ()
+    phases: tuple[tuple[float, Mapping[str, float]], ...] = ()
 
     @property
     def is_base(self) -> bool:
         """Whether this is the untrained model."""
         return self.name == BASE
+
+
+def source_names(data: Sequence[tuple[str, str]]) -> list[str]:
+    """How the parts of the training data are called in a curriculum.
+
+    Args:
+        data: (benchmark, split) pairs.
+
+    Returns:
+        The split of each pair, or ``benchmark/split`` where the split alone is not unique.
+    """
+    splits = [split for _, split in data]
+    return [split if splits.count(split) == 1 else f"{name}/{split}" for name, split in data]
 
 
 @dataclass(frozen=True)

@@ -92,19 +92,20 @@ def _run_locked(
     )
     failures: dict[str, str] = {}
     with RunProgress(len(prepared.pending), console) as progress:
-        on_event = _recorder(store, environment_id, failures, progress)
+        on_event = _recorder(prepared, store, environment_id, failures, progress)
         LocalExecutor(prepared.workers(), context, on_event, inherit=descriptors).run(prepared.pending)
     store.finish_suite(run_id, "failed" if failures else "done")
     return failures
 
 
 def _recorder(
-    store: Store, environment_id: int, failures: dict[str, str], progress: RunProgress
+    prepared: Prepared, store: Store, environment_id: int, failures: dict[str, str], progress: RunProgress
 ) -> Callable[[Event], None]:
     def on_event(event: Event) -> None:
         if event.what in ("failed", "blocked"):
             error = event.error or "no message"
-            failures[event.job.label] = f"{error}\n    log: {log_path(event.job)}" if event.what == "failed" else error
+            log = prepared.options.runs / log_path(event.job)
+            failures[event.job.label] = f"{error}\n    log: {log}" if event.what == "failed" else error
             store_failure(store, event.job, error, environment_id)
         progress.show(event)
 

@@ -148,6 +148,7 @@ class WorkBuilder:
                 identity["reward"] = [scorer, scorer_registry.get(scorer).version]
             data.append(identity)
         rollout = self._rollout(recipe)
+        phases = [[until, dict(mix)] for until, mix in recipe.phases]
         key = prints.train_fingerprint(
             base=prints.checkpoint_identity(model, self.work.weights[model.name].identity),
             algorithm=recipe.name,
@@ -156,6 +157,7 @@ class WorkBuilder:
             train=recipe.train,
             rollout=rollout,
             data=data,
+            phases=phases,
             seed=cell.seed,
         )
         spec = {
@@ -168,6 +170,7 @@ class WorkBuilder:
             "rollout": None if rollout is None else plain(rollout),
             "data": [list(pair) for pair in recipe.data],
             "data_identity": data,
+            "phases": phases,
             "seed": cell.seed,
         }
         cost = float(recipe.train.steps * recipe.train.batch_size) * (20 if rollout else 1)

@@ -22,6 +22,9 @@ from dare_bench.harness.jobs.spec import Context, Job
 
 WORKER = (sys.executable, "-m", "dare_bench.harness.executors.worker")
 
+#: Beginning of the error of a job that was not started because one it needs failed.
+NOT_RUN = "not run:"
+
 #: glibc: keep freed memory instead of returning it to the kernel; large tensors are then reused (training 1.2 times
 #: faster on CPU, measured in the project's feasibility study).
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
@@ -192,7 +195,7 @@ class LocalExecutor:
             return
         self._on_event(Event("failed", job, worker.number, error=error, wall_s=wall_s))
         for blocked in schedule.failed(job.fingerprint):
-            reason = f"not run: {job.label} failed"
+            reason = f"{NOT_RUN} {job.label} failed"
             outcomes[blocked.fingerprint] = reason
             self._on_event(Event("blocked", blocked, error=reason))
 

@@ -12,6 +12,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
 from dare_bench.harness.errors import JobError
 from dare_bench.harness.jobs.columns import training_columns
+from dare_bench.harness.resolved import source_names
 from dare_bench.results.schema import TrainingRun
 from dare_bench.results.store import Store
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -42,6 +43,7 @@ def run(job: dict[str, Any], session: Session) -> None:
     lm = session.load(spec["model"]["folder"], family=spec["model"]["family"], dtype="float32", keep=False)
 
     from dare_bench.dare.training.loop import train
+    from dare_bench.dare.training.mixture import Phase
 
     def on_point(step: int, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
         store.add_training_points(run_id, [(step, metrics, timing)])
@@ -49,8 +51,6 @@ def run(job: dict[str, Any], session: Session) -> None:
 
     entry = algorithm_registry.get(spec["algorithm"])
     algorithm = entry.cls(entry.config_class(**_restore(entry.config_class, spec["settings"])))
-    if not out_dir.is_dir():
-        store.drop_training_points_after(run_id, -1)
     result = train(
         lm,
         algorithm,
@@ -58,8 +58,10 @@ def run(job: dict[str, Any], session: Session) -> None:
         config,
         seed=spec["seed"],
         out_dir=out_dir,
-        reward_funcs=None if reward is None else [reward],
+        base=_base_name(spec["model"]),
+        reward_funcs=() if reward is None else (reward,),
         decoder=None if spec["rollout"] is None else DecoderConfig(**spec["rollout"]),
+        phases=[Phase(until, mix) for until, mix in spec["phases"]],
         on_point=on_point,
         on_resume=lambda step: store.drop_training_points_after(run_id, step),
     )
@@ -76,6 +78,12 @@ def run(job: dict[str, Any], session: Session) -> None:
 def _is_known(store: Store, fingerprint: str) -> bool:
     with store.read() as session:
         return session.scalar(select(TrainingRun.id).where(TrainingRun.fingerprint == fingerprint)) is not None
+
+
+def _base_name(model: dict[str, Any]) -> str:
+    """What an adapter's base is called: shipped models by name, others by the folder that was trained from."""
+    source = str(model["source"])
+    return source if source.startswith("package:") else str(model["folder"])
 
 
 def train_config(values: dict[str, Any]) -> TrainConfig:
@@ -98,10 +106,10 @@ def _data(spec: dict[str, Any], data: Path | None) -> tuple[list[dict[str, Any]]
     """Training examples of all benchmarks, and the reward when rollouts are judged."""
     examples: list[dict[str, Any]] = []
     rewards: dict[str, Any] = {}
-    for name, split in spec["data"]:
+    for (name, split), source in zip(spec["data"], source_names(spec["data"]), strict=True):
         bench = benchmark_registry.get(name)
         found = bench.training_examples(split, data_dir=data)
-        examples += [{**example, "benchmark": name} for example in found]
+        examples += [{**example, "benchmark": name, "source": source} for example in found]
         if spec["rollout"] is not None:
             rewards[name] = bench.reward()
     if not examples:
