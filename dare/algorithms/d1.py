@@ -12,11 +12,10 @@ from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
-
     from dare_bench.dare.algorithms import advantages as group
     from dare_bench.dare.algorithms import objectives
     from dare_bench.dare.diffusion import block, corruption
+    from torch import Tensor
 else:
     torch = lazy_import("torch")
     group = lazy_import("dare_bench.dare.algorithms.advantages")

@@ -107,7 +107,7 @@ def aggregate(loss: Tensor, mask: Tensor, mode: str, *, fixed_length: int | None
     Args:
         loss: [B, L].
         mask: bool [B, L], counted tokens; a row without any contributes 0.
-        mode: one of `AGGREGATIONS`.
+        mode: one of `AGGREGATIONS`; ``seq-mean-token-sum-norm`` is the sum over all rows divided by a fixed length.
         fixed_length: divisor of ``seq-mean-token-sum-norm``; default L.
     """
     counted = mask.to(loss.dtype)
@@ -119,5 +119,5 @@ def aggregate(loss: Tensor, mask: Tensor, mode: str, *, fixed_length: int | None
     if mode == "seq-mean-token-mean":
         return (masked.sum(1) / counted.sum(1).clamp(min=1)).mean()
     if mode == "seq-mean-token-sum-norm":
-        return (masked.sum(1) / (fixed_length or loss.shape[1])).mean()
+        return masked.sum() / (fixed_length or loss.shape[1])
     raise ValueError(f"unknown aggregation {mode!r}; allowed: {', '.join(AGGREGATIONS)}")

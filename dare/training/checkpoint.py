@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dare_bench.dare.training import optim
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
-
-from dare_bench.dare.training import optim
 
 STATE = "state"
 
@@ -91,5 +90,3 @@ def folder_sha256(folder: Path) -> str:
         digest.update(str(path.relative_to(folder)).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-

@@ -103,10 +103,10 @@ def collate(
     lengths = []
     for row, extra in zip(rows, extras, strict=True):
         length = len(row.prompt) + len(row.response)
-        lengths.append((-(-length // size) if lm.is_block_causal else length / size) * size + extra * size)
-    widths = [int(length) for length in lengths]
-    width = max(widths)
-    final = widths if lm.is_block_causal else [width] * len(rows)
+        whole = -(-length // size) * size if lm.is_block_causal else length
+        lengths.append(whole + extra * size)
+    width = max(lengths)
+    final = lengths if lm.is_block_causal else [width] * len(rows)
     ids = torch.full((len(rows), width), lm.pad_token_id, dtype=torch.int64)
     for index, row in enumerate(rows):
         ids[index, : len(row.prompt) + len(row.response)] = torch.tensor([*row.prompt, *row.response])

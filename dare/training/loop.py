@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from dare_bench.dare.algorithms.base import Algorithm, Batch, Context, Rows
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.diffusion.block import concatenate
@@ -24,6 +22,7 @@ from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import Encoded, collate, encode
 from dare_bench.dare.training.mixture import Mixture, Phase
 from dare_bench.dare.training.rollout import RewardFunction, rollout
+from torch import Tensor
 
 OnPoint = Callable[[int, dict[str, float], dict[str, float]], None]
 
@@ -254,9 +253,7 @@ class _Stepper:
         self.optimizers, self.accelerator, self.reference, self.on_point = optimizers, accelerator, reference, on_point
         self.parameters = list(optim.trainable(lm.model).values())
 
-    def cycle(
-        self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: _Run, began: float
-    ) -> None:
+    def cycle(self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: _Run, began: float) -> None:
         """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out."""
         advantages = self.algorithm.advantages(batch)
         contexts = [Context(self.seed, cycle, self.config.steps, j) for j in range(inner)]

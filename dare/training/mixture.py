@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-
 from dare_bench.dare.randomness import stream_seed, uniform
 from dare_bench.dare.training.data import order
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+from dare_bench.dare.training.config import TrainConfig
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
-
-from dare_bench.dare.training.config import TrainConfig
 
 SCHEDULES = ("constant", "linear", "cosine", "wsd")
 
@@ -39,10 +38,10 @@ def build(model: nn.Module, config: TrainConfig) -> dict[str, Optimizer]:
         if config.optimizer == "muon" and parameter.ndim == 2 and ".layers." in name
     }
     rest = {name: parameter for name, parameter in parameters.items() if name not in matrices}
-    found: dict[str, Optimizer] = {
-        "adamw": AdamW(list(rest.values()), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
-    }
-    found["adamw"].param_groups[0]["names"] = list(rest)
+    found: dict[str, Optimizer] = {}
+    if rest:  # adapters are matrices inside layers: Muon then takes all
+        found["adamw"] = AdamW(list(rest.values()), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+        found["adamw"].param_groups[0]["names"] = list(rest)
     if matrices:
         found["muon"] = Muon(list(matrices.values()), lr=config.muon_lr, weight_decay=config.weight_decay)
         found["muon"].param_groups[0]["names"] = list(matrices)
@@ -114,4 +113,6 @@ def load_state_tensors(optimizers: dict[str, Optimizer], tensors: dict[str, Tens
                     state[key.removeprefix(prefix)] = value if value.ndim == 0 else value.to(parameter.device)
                 optimizer.state[parameter] = state
     if left:
-        raise ValueError(f"optimiser state of unknown parameters: {', '.join(sorted(left)[:3])}; delete the state folder")
+        raise ValueError(
+            f"optimiser state of unknown parameters: {', '.join(sorted(left)[:3])}; delete the state folder"
+        )

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
-
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.config import LoraConfig
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -42,7 +41,11 @@ def inject(lm: DiffusionLM, config: LoraConfig, *, seed: int) -> list[str]:
     pattern = re.compile(lm.family.lora_targets)
     wanted = sorted(name for name, module in lm.model.named_modules() if pattern.fullmatch(name))
     settings = PeftConfig(
-        r=config.r, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=lm.family.lora_targets, bias="none"
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=lm.family.lora_targets,
+        bias="none",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "lora"))
@@ -100,7 +103,9 @@ def save_adapter(lm: DiffusionLM, folder: Path, config: LoraConfig, base: str) -
         "bias": "none",
         "family": lm.family.name,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "adapter_config.json").write_text(
+        json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def merge(lm: DiffusionLM) -> DiffusionLM:

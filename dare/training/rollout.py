@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-
 from dare_bench.dare.algorithms.base import Batch
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.engine import generate
@@ -123,5 +122,3 @@ def _batch(
     batch.groups = torch.arange(len(rows)) // group_size
     batch.rewards = rewards
     return batch
-
-
