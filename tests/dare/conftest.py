@@ -1,0 +1,70 @@
+"""Fixtures of the dare rooms: the reference folder, and tiny random models whose logits are far from flat."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dare_bench.dare.families import loading
+from dare_bench.dare.families.base import DiffusionLM
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+VOCAB, MASK, EOS = 64, 63, 62
+
+TINY: dict[str, dict[str, Any]] = {
+    "llada": {
+        "model_type": "llada", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "mlp_hidden_size": 64,
+        "vocab_size": VOCAB, "embedding_size": VOCAB, "block_size": 8, "mask_token_id": MASK, "eos_token_id": EOS,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    },
+    "sdar": {
+        "model_type": "sdar", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCAB, "block_size": 4,
+        "mask_token_id": MASK, "eos_token_id": EOS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """Folder `fixtures` of the shared reference data; tests that need it are skipped without it."""
+    root = Path(os.environ.get("DARE_BENCH_REFERENCE", REPOSITORY.parent / "shared"))
+    if not (root / "fixtures").is_dir():
+        pytest.skip(f"no reference data at {root}: set DARE_BENCH_REFERENCE to the folder that holds fixtures/")
+    return root / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., dict[str, Any]]:
+    """`tiny_config(family, **changes)`: official config fields of 2 layers, width 32, vocabulary 64."""
+    return lambda family, **changes: TINY[family] | changes
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., DiffusionLM]:
+    """`tiny(family, seed=0, dtype=torch.float64)`: a random model with logits of standard deviation about 2.
+
+    Float64 by default: rows of a batch may then differ from single runs by 1e-15, which flips no decision.
+    """
+    return _tiny
+
+
+@functools.cache
+def _tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> DiffusionLM:
+    lm = loading.from_config(family, TINY[family], seed=seed, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in sorted(lm.model.named_parameters()):
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            if weight.dim() == 1:
+                fresh = 1 + 0.2 * noise
+            else:
+                scale = 2.0 if name == "lm_head.weight" else 1.0
+                fresh = noise if "embed" in name else noise * scale * weight.shape[1] ** -0.5
+            weight.copy_(fresh.to(dtype))
+    return lm
