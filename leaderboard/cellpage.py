@@ -28,7 +28,15 @@ from markupsafe import Markup
 N_SHOWN, N_CORRECT, N_WRONG = 60, 20, 20
 
 #: Characters of a text shown on a page. All of it stays in the database and in exports.
-TEXT_LIMITS = {"question": 2000, "gold": 300, "text": 3000, "prompt": 2500, "extracted": 300, "detail": 500}
+TEXT_LIMITS = {
+    "question": 1500,
+    "gold": 300,
+    "text": 2200,
+    "prompt": 1600,
+    "extracted": 200,
+    "detail": 400,
+    "brief": 140,
+}
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,7 @@ def _samples(store: Transactions, cell: CellView, chosen: Sequence[Answer]) -> l
 def _shown(sample: SampleView) -> ShownSample:
     score = sample.score or {}
     texts = {name: getattr(sample, name) for name in ("question", "gold", "text", "prompt")}
+    texts["brief"] = sample.question
     texts |= {name: score.get(name) or "" for name in ("extracted", "detail")}
     return ShownSample(
         sample=sample,

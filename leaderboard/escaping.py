@@ -62,16 +62,19 @@ def finalize(value: object) -> object:
 def clip(text: str, limit: int) -> tuple[str, int]:
     """Cut a long text for display.
 
+    A character can take 24 bytes on the page (a bidirectional mark becomes a symbol), so the bytes are bounded too.
+
     Args:
         text: any string.
-        limit: most characters kept.
+        limit: most characters kept; what is kept takes at most twice as many bytes on the page.
 
     Returns:
         (kept text, number of characters left out).
     """
-    if len(text) <= limit:
-        return text, 0
-    return text[:limit], len(text) - limit
+    kept = text[:limit]
+    while (size := len(safe(kept).encode("utf-8"))) > 2 * limit:
+        kept = kept[: min(len(kept) - 1, len(kept) * 2 * limit // size)]
+    return kept, len(text) - len(kept)
 
 
 def slug(text: str) -> str:

@@ -7,9 +7,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from dare_bench.leaderboard.escaping import safe
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from scipy import stats
 
 #: Longest stored answer that is drawn; longer ones are cut for the viewer and say so.
 MAX_TOKENS = 1024
-_MAX_PIECE = 200
+_MAX_PIECE = 32
 _WIDTH, _HEIGHT, _LEFT, _TOP = 760.0, 300.0, 46.0, 8.0
 
 

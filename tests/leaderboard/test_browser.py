@@ -72,9 +72,9 @@ def test_sorting_filter_and_column_sets(site, tmp_path):
     assert console == []
     result = re.search(r"<title>(\{.*?\})</title>", text).group(1)
     assert '"down":"sft:default sft:fast' in result
-    assert result.index('"up":"base:fast') > 0 or result.index('"up":"d1:fast') > 0
+    assert '"up":"base:fast d1:fast' in result
     assert '"found":"sft:fast"' in result
-    assert '"count":"1 of 11 rows"' in result
+    assert '"count":"1 of 10 rows"' in result
     assert '"acc":"none"' in result
     assert "no row holds" in result
 
@@ -87,11 +87,14 @@ def test_trajectory_viewer(site, tmp_path):
         page,
         tmp_path,
         """
-        var v = document.getElementById('viewer'), s = v.querySelector('input[type=range]'), trace = v.querySelector('.trace');
+        var v = document.getElementById('viewer'), s = v.querySelector('input[type=range]');
+        var trace = v.querySelector('.trace');
         var final = trace.textContent, max = Number(s.max);
         function key(k) { trace.dispatchEvent(new KeyboardEvent('keydown', {key: k, bubbles: true, cancelable: true})); }
-        key('Home'); var masked = trace.textContent.replace(/[\\u2591\\s]/g, '').length, zero = v.querySelectorAll('rect.later').length;
-        key('ArrowRight'); key('ArrowRight'); var two = v.querySelector('output').textContent, fresh = v.querySelectorAll('span.fresh[data-s="1"]').length;
+        key('Home'); var masked = trace.textContent.replace(/[\\u2591\\s]/g, '').length;
+        var zero = v.querySelectorAll('rect.later').length;
+        key('ArrowRight'); key('ArrowRight'); var two = v.querySelector('output').textContent;
+        var fresh = v.querySelectorAll('span.fresh[data-s="1"]').length;
         key('End'); var back = trace.textContent === final;
         v.querySelector('[data-do=back]').click(); var before = s.value;
         v.querySelector('select').value = '40'; key('Home'); key(' ');
@@ -118,7 +121,8 @@ def test_samples_can_be_filtered(site, tmp_path):
         """
         document.querySelector('[data-show=correct]').click();
         var shown = Array.from(document.querySelectorAll('details.sample')).filter(function (d) { return !d.hidden; });
-        document.title = 'only:' + Array.from(new Set(shown.map(function (d) { return d.dataset.verdict; }))).join(',') + ':' + (shown.length > 5);
+        var words = Array.from(new Set(shown.map(function (d) { return d.dataset.verdict; })));
+        document.title = 'only:' + words.join(',') + ':' + (shown.length > 5);
         """,
     )
     assert console == []

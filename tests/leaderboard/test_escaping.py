@@ -41,6 +41,9 @@ def test_finalize_leaves_markup_and_numbers_alone():
 def test_clip_counts_what_it_leaves_out():
     assert clip("abc", 3) == ("abc", 0)
     assert clip("x" * 100_000, 10) == ("x" * 10, 99_990)
+    kept, cut = clip("\u202e" * 100, 100)
+    assert len(kept) + cut == 100
+    assert 0 < len(str(safe(kept)).encode()) <= 200
 
 
 def test_slug():

@@ -11,7 +11,10 @@ import pytest
 from dare_bench.leaderboard.site import MARKER, SiteError, build
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
-HOSTILE = "<script>alert(1)</script></script><!--<img src=x onerror=alert(2)>'\"&lt; \u202egnirts\u202c \u2028 \x00\x1b[31m\ud800 ${1} {{ 7*7 }}\n"
+HOSTILE = (
+    "<script>alert(1)</script></script><!--<img src=x onerror=alert(2)>'\"&lt; \u202egnirts\u202c \u2028 \x00\x1b[31m "
+    "${1} {{ 7*7 }}\n"
+)
 
 
 class Page(HTMLParser):
@@ -173,7 +176,7 @@ def hostile(empty_store, tools, tmp_path):
 
     rng = random.Random(0)
     maker = tools.Maker(empty_store, 60)
-    bad = HOSTILE.replace("\ud800", "")
+    bad = HOSTILE
     rows = [
         tools.sample(
             "b", i, rng, question=bad, gold=bad, text=bad + "<&" * 50_000, prompt=bad * 1000, finish_reason="stop"
@@ -195,7 +198,7 @@ def test_hostile_text_stays_text(hostile):
         assert [a.get("src", "").endswith(".js") for t, a in page.tags if t == "script"].count(False) == 0
         assert "img" not in [t for t, _ in page.tags]
         assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069\u2028\u2029]", text), path
-        assert len(text) < 1_000_000, path
+        assert path.stat().st_size < 1_000_000, path
     cell = next(p for p in (hostile / "cell").iterdir() if "Answers" in p.read_text())
     assert "⟦U+202E⟧gnirts" in cell.read_text("utf-8")
     assert "more characters" in cell.read_text("utf-8")
