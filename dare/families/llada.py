@@ -12,7 +12,7 @@ from dare_bench.dare.families.registry import register
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if loop.first %}<|startoftext|>{% endif %}"
     "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n{{ message['content'] | trim }}<|eot_id|>"
-    "{% endfor %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "{% endfor %}<|start_header_id|>assistant<|end_header_id|>{{ '\n\n' }}"  # jinja drops a bare newline at the end
 )
 
 # In a block, `ff_out` is the MLP's down projection; at the top level it is the output head. `ff_proj` is the gate.
