@@ -66,6 +66,8 @@ def _in_hub_cache(hub_id: str, revision: str | None) -> Path:
     except HFValidationError:
         raise WeightsNotHere(f"{hub_id!r} is neither a folder nor a hub id (owner/name)") from None
     except (LocalEntryNotFoundError, FileNotFoundError):
+        if "/" not in hub_id:  # more likely a misspelt registry name than a hub id without an owner
+            raise UnknownName("model", hub_id, list(models())) from None
         pin = f" --revision {revision}" if revision else ""
         raise WeightsNotHere(
             f"the weights of {hub_id} are not on this machine (no folder of that name, not in the hub cache). "
@@ -203,8 +205,13 @@ def shards(folder: Path) -> list[Path]:
         BadCheckpoint: if there are none, one is missing, or only pickled weights are there.
     """
     if (folder / INDEX).is_file():
-        names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-        paths = [folder / os.path.basename(name) for name in names]
+        try:
+            names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadCheckpoint(
+                f"{folder / INDEX}: not a weight index, expected {{weight_map: {{name: file}}}} ({error!r})"
+            ) from error
+        paths = [folder / os.path.basename(name) for name in sorted(names)]
     else:
         paths = [folder / "model.safetensors"]
     missing = [path.name for path in paths if not path.is_file()]
@@ -221,6 +228,8 @@ def _read_weights(folder: Path, family: Family, device: torch.device) -> tuple[d
     state: dict[str, Tensor] = {}
     for name, tensor in _stream(shards(folder), device):
         state[family.rename(name)] = tensor
+    if not state:
+        raise BadCheckpoint(f"{folder}: the weight files hold no tensors")
     return state, next(iter(state.values())).dtype
 
 

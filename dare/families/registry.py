@@ -23,7 +23,7 @@ class UnknownName(LookupError):
     """A name that is not in a registry; the message lists what is and the nearest name."""
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
-        near = difflib.get_close_matches(name, known, n=1)
+        near = [match for match in difflib.get_close_matches(name, known, n=1) if match != name]
         hint = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.")
         self.kind, self.name, self.known, self.nearest = kind, name, sorted(known), near[0] if near else None
@@ -89,8 +89,9 @@ def detect(config: Mapping[str, Any]) -> Family:
     """
     found = [family for family in families().values() if family.matches(config)]
     if len(found) != 1:
-        said = config.get("model_type") or config.get("architectures")
-        raise UnknownName("model type", str(said), list(families()))
+        # Both: LLaDA-8B and LLaDA-MoE share the type and differ in the architecture.
+        said = [config.get("model_type"), *(config.get("architectures") or ())]
+        raise UnknownName("model type", " / ".join(str(name) for name in said if name), list(families()))
     return found[0]
 
 

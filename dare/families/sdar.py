@@ -67,7 +67,7 @@ register(
         config_class="Qwen3Config",
         block_causal=True,
         matches=lambda config: (
-            config.get("model_type") == "sdar" or "SDARForCausalLM" in config.get("architectures", ())
+            config.get("model_type") == "sdar" or "SDARForCausalLM" in (config.get("architectures") or ())
         ),
         to_transformers=to_transformers,
         rename=lambda name: name,
