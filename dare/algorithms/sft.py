@@ -116,14 +116,18 @@ class SFT:
         norm = options.loss_norm or ("token" if batch.block_length else "sequence")
         inverse = options.weight == "inv_t"
         copies = [(masked, probability)]
+        share = 1.0
         if options.complementary:
             copies.append((corruption.complement(masked, batch.counted), 1 - probability))
+            if norm == "masked_token":
+                norm = "token"  # the copies share a batch, in which every answer token is masked exactly once
+            elif inverse:
+                share = 0.5  # both copies estimate the same bound
         parts = []
         for draw, (mask, p) in enumerate(copies):
             weight = objectives.sft_weights(mask, p.clamp(min=options.eps), batch.counted, norm, inverse=inverse)
-            if options.complementary and (inverse or norm == "masked_token"):
-                weight = weight / 2  # both copies estimate the same bound
-            if options.semi_ar_share:
+            weight = weight * share
+            if options.semi_ar_share and not batch.block_length:
                 weight = weight * self._tail_factor(batch, context)
             noisy = corruption.apply_mask(batch.ids, mask, batch.mask_token_id)
             parts.append(block.rows_from(batch, noisy, mask, weight, draw=draw))
@@ -157,6 +161,7 @@ class SFT:
         if options.semi_ar_share and not batch.block_length:
             chosen, before, behind = self._semi_ar(batch, context)
             masked = torch.where(chosen[:, None], (masked & ~before) | behind, masked)
+            p = torch.where(chosen[:, None] & behind, 1.0, p)
         return masked & batch.response, p
 
     def _semi_ar(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor, Tensor]:
