@@ -68,6 +68,8 @@ class D1Config:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}: {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.advantage == "std" and self.group_size < 2:
+            raise ValueError("advantage: 'std' with group_size 1; allowed: group_size 2 or more, or 'mean'")
 
 
 @register(
