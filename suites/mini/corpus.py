@@ -18,25 +18,16 @@ WORDS = gsm.THINGS + gsm.NAMES
 
 def copy_drill(rng: random.Random) -> dict[str, str]:
     """Repeat numbers and words: teaches to fetch operands from the prompt."""
-    items = [str(rng.randint(2, 40)) if rng.random() < 0.7 else rng.choice(WORDS) for _ in range(rng.randint(2, 5))]
+    items = [str(rng.randint(2, 30)) if rng.random() < 0.7 else rng.choice(WORDS) for _ in range(rng.randint(2, 5))]
     return {"question": "Repeat: " + " ".join(items), "solution": " ".join(items)}
 
 
 def arithmetic_drill(rng: random.Random) -> dict[str, str]:
-    """Three sums, differences or products with their results."""
+    """Three sums, differences or products with their results, as they occur in the stories."""
     items = []
-    for _ in range(3):
-        kind = rng.randrange(3)
-        if kind == 0:
-            a, b = rng.randint(2, 40), rng.randint(2, 20)
-            items.append((f"{a}+{b}", a + b))
-        elif kind == 1:
-            a = rng.randint(5, 80)
-            b = rng.randint(2, min(30, a - 1))
-            items.append((f"{a}-{b}", a - b))
-        else:
-            a, b = rng.randint(2, 9), rng.randint(2, 9)
-            items.append((f"{a}*{b}", a * b))
+    while len(items) < 3:
+        template = rng.choice(gsm.TEMPLATES)
+        items.append(rng.choice(template.steps(template.draw(rng))))
     return {"question": " ".join(left for left, _ in items), "solution": " ".join(f"{a}={b}." for a, b in items)}
 
 

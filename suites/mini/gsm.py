@@ -34,40 +34,40 @@ class Template:
     style: str
 
 
-def _two(low: int = 2, high: int = 20) -> Callable[[random.Random], tuple[int, ...]]:
+def _two(low: int = 2, high: int = 15) -> Callable[[random.Random], tuple[int, ...]]:
     return lambda rng: (rng.randint(low, high), rng.randint(low, high))
 
 
-def _three(low: int = 2, high: int = 20) -> Callable[[random.Random], tuple[int, ...]]:
+def _three(low: int = 2, high: int = 12) -> Callable[[random.Random], tuple[int, ...]]:
     return lambda rng: (rng.randint(low, high), rng.randint(low, high), rng.randint(low, high))
 
 
 def _loss(rng: random.Random) -> tuple[int, ...]:
-    first = rng.randint(5, 30)
+    first = rng.randint(5, 20)
     return first, rng.randint(2, first - 1)
 
 
 def _gain_loss(rng: random.Random) -> tuple[int, ...]:
-    first, second = rng.randint(2, 20), rng.randint(2, 20)
+    first, second = rng.randint(2, 12), rng.randint(2, 12)
     return first, second, rng.randint(2, first + second - 1)
 
 
 def _loss_gain(rng: random.Random) -> tuple[int, ...]:
-    first = rng.randint(5, 30)
-    return first, rng.randint(2, first - 1), rng.randint(2, 20)
+    first = rng.randint(5, 20)
+    return first, rng.randint(2, first - 1), rng.randint(2, 12)
 
 
 def _times(rng: random.Random) -> tuple[int, ...]:
-    return rng.randint(2, 9), rng.randint(2, 9)
+    return rng.randint(2, 6), rng.randint(2, 9)
 
 
 def _times_plus(rng: random.Random) -> tuple[int, ...]:
-    return rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 15)
+    return rng.randint(2, 6), rng.randint(2, 9), rng.randint(2, 12)
 
 
 def _times_minus(rng: random.Random) -> tuple[int, ...]:
-    first, second = rng.randint(2, 9), rng.randint(3, 9)
-    return first, second, rng.randint(2, min(20, first * second - 1))
+    first, second = rng.randint(2, 6), rng.randint(3, 9)
+    return first, second, rng.randint(2, min(12, first * second - 1))
 
 
 def _sum2(n: tuple[int, ...]) -> list[tuple[str, int]]:
