@@ -87,7 +87,7 @@ def rollout(
         values = torch.tensor([0.0 if value is None else float(value) for value in given])
         total += weight * values
         metrics[f"reward/{getattr(function, '__name__', 'reward')}"] = float(values.mean())
-    batch = _batch(lm, rows, responses, group_size, total)
+    batch = _batch(lm, rows, responses, group_size, total, int(decoder.gen_length or 0))
     groups = total.view(-1, group_size)
     metrics |= {
         "reward": float(total.mean()),
@@ -111,11 +111,26 @@ def _through_stop(generation: Generation) -> list[int]:
 
 
 def _batch(
-    lm: DiffusionLM, rows: Sequence[Encoded], responses: Sequence[list[int]], group_size: int, rewards: torch.Tensor
+    lm: DiffusionLM,
+    rows: Sequence[Encoded],
+    responses: Sequence[list[int]],
+    group_size: int,
+    rewards: torch.Tensor,
+    gen_length: int,
 ) -> Batch:
-    """Collate; only positions up to the first stop token count, the fill behind it does not."""
-    filled = [replace(row, response=list(response)) for row, response in zip(rows, responses, strict=True)]
+    """Collate; only positions up to the first stop token count, the fill behind it does not.
+
+    Under full attention every row gets `gen_length` places behind its prompt, as it had while it was decoded: a
+    surrogate that masks them all then depends on the row alone, not on the longest response of the batch.
+    """
+    fill = 0 if lm.is_block_causal else gen_length
+    filled = [
+        replace(row, response=[*response, *[lm.pad_token_id] * (fill - len(response))])
+        for row, response in zip(rows, responses, strict=True)
+    ]
     batch = collate(lm, filled, uids=[row.id for row in rows])
+    if not lm.is_block_causal:
+        batch.lengths = batch.prompt_lengths + gen_length
     ends = batch.prompt_lengths + torch.tensor([len(response) for response in responses])
     columns = torch.arange(batch.ids.shape[1])
     batch.counted = batch.counted & (columns < ends[:, None])
