@@ -141,6 +141,12 @@ def load_merged(folder: Path, *, dtype: str | torch.dtype, device: str | torch.d
     own = {name: parameter for name, parameter in lm.model.named_parameters() if "lora_" in name}
     if set(weights) != set(own):
         raise BadCheckpoint(f"{folder}: the adapter has {len(weights)} tensors, its base takes {len(own)}")
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise BadCheckpoint(
+                f"{folder}: {name} is {tuple(tensor.shape)}, its base takes {tuple(own[name].shape)}; "
+                f"the adapter belongs to another base than {described['base_model_name_or_path']!r}"
+            )
     with torch.no_grad():
         for name, tensor in weights.items():
             own[name].copy_(tensor)
