@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 STATE = "state"
+FINISHED = "finished.json"
 
 
 def publish(temporary: Path, final: Path) -> None:
@@ -81,6 +82,28 @@ def load_state(folder: Path, model: nn.Module, optimizers: dict[str, Optimizer])
     optim.load_state_tensors(optimizers, load_file(folder / "optimizer.safetensors"))
     described = json.loads((folder / "state.json").read_text("utf-8"))
     return int(described["step"]), dict(described["totals"])
+
+
+def finish(out_dir: Path, record: Mapping[str, Any]) -> None:
+    """Note that `final/` is complete, then drop the resumable states.
+
+    Args:
+        out_dir: folder of the run.
+        record: step, sha256 and totals of the finished run.
+    """
+    temporary = out_dir / f".{FINISHED}.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(dict(record), sort_keys=True), "utf-8")
+    os.replace(temporary, out_dir / FINISHED)
+    shutil.rmtree(out_dir / STATE, ignore_errors=True)
+
+
+def finished(out_dir: Path, step: int) -> dict[str, Any] | None:
+    """What `finish` noted, if the run ended at `step` and its checkpoint is still there."""
+    path = out_dir / FINISHED
+    if not path.is_file() or not (out_dir / "final").is_dir():
+        return None
+    record = json.loads(path.read_text("utf-8"))
+    return record if record["step"] == step else None
 
 
 def folder_sha256(folder: Path) -> str:

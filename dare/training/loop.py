@@ -80,13 +80,13 @@ def train(
     """Train a model.
 
     Args:
-        lm: starting weights; changed in place.
+        lm: starting weights; changed in place (left alone when the run had been finished before).
         algorithm: what is optimised.
         examples: ``{"id", "prompt": messages, "completion": str, "source": str?, ...}``; other fields reach rewards.
         config: optimisation.
         seed: of every draw of the run.
         out_dir: holds `state/` while running and `final/` when done; calling again continues or returns at once.
-        base: what an adapter's base is called when it is loaded again.
+        base: what an adapter's base is called when it is loaded again; needed with `config.peft`.
         reward_funcs, reward_weights: for algorithms that roll out.
         decoder: rollout decoder (gen_length set); temperature comes from the algorithm.
         phases: curriculum over the examples' `source`.
@@ -101,8 +101,17 @@ def train(
         ValueError: for settings that do not fit.
     """
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
     stop = _stop_step(config)
+    if config.peft is not None and not base:
+        raise ValueError("adapters are saved with the name of their base; give base: a registry name, hub id or folder")
+    done = checkpoint.finished(out_dir, stop)
+    if done is not None:
+        if on_resume is not None:
+            on_resume(stop)
+        return TrainResult(out_dir / "final", done["sha256"], stop, done["totals"])
+    AcceleratorState._reset_state()  # accelerate keeps the precision of the first run of a process for all others
     accelerator = Accelerator(
         cpu=lm.device.type == "cpu", mixed_precision="bf16" if config.dtype == "bfloat16" else "no"
     )
@@ -138,7 +147,9 @@ def train(
         if config.checkpoint_every and _crossed(run.step, inner, config.checkpoint_every) and run.step < stop:
             checkpoint.save_state(out_dir, run.step, lm.model, optimizers, run.totals)
     path = _write_final(lm, config, out_dir, base)
-    return TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
+    result = TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
+    checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
+    return result
 
 
 def _stop_step(config: TrainConfig) -> int:
@@ -266,6 +277,16 @@ class _Stepper:
             self._step(rows[j], advantages, context, old[j], ref[j], batch, {**made}, run, began)
             began = time.perf_counter()
 
+    def _set_mode(self) -> None:
+        supervised = self.algorithm.needs.rollout == "none"
+        # Layers recompute their activations in training mode only.
+        self.lm.train(supervised or self.config.gradient_checkpointing)
+        if not supervised:
+            # Policy-gradient surrogates run without dropout: old and new must be the same function of the weights.
+            for module in self.lm.model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.eval()
+
     def _old(self, rows: Rows) -> Tensor:
         self.lm.eval()
         return replay.score_all(self.lm, rows, self.config.micro_batch_size)
@@ -290,8 +311,7 @@ class _Stepper:
     ) -> None:
         config = self.config
         lr = optim.set_lr(self.optimizers, run.step, config)
-        # Policy-gradient surrogates run without dropout: old and new must be the same function of the weights.
-        self.lm.train(self.algorithm.needs.rollout == "none")
+        self._set_mode()
         torch.manual_seed(stream_seed(self.seed, "dropout", run.step))
         with self.accelerator.autocast() if config.dtype != "float32" else nullcontext():
             metrics |= replay.backward(
@@ -320,7 +340,7 @@ class _Stepper:
         self._account(rows, batch, run, old is not None, ref is not None)
         wall = time.perf_counter() - began
         run.add(train_wall_s=wall)
-        if self.on_point is not None and (run.step % config.log_every == 0 or run.step == config.steps):
+        if self.on_point is not None and (run.step % config.log_every == 0 or run.step == _stop_step(config)):
             metrics |= {"lr": lr, "train_tokens": run.totals["train_tokens"]}
             self.on_point(run.step, metrics, {"wall_s": wall})
 
