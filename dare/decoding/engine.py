@@ -55,6 +55,12 @@ def generate(
     """
     if decoder.gen_length is None or decoder.gen_length < 1:
         raise ValueError(f"decoder.gen_length is {decoder.gen_length!r}; allowed: a positive number of tokens")
+    for field in ("block_length", "steps_per_block"):
+        value = getattr(decoder, field)
+        if value is not None and value < 1:
+            raise ValueError(f"decoder.{field} is {value!r}; allowed: a positive number, or None for the default")
+    if not decoder.temperature >= 0:
+        raise ValueError(f"decoder.temperature is {decoder.temperature!r}; allowed: 0 (greedy) or a positive number")
     if len(seeds) != len(prompts):
         raise ValueError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one per prompt")
     empty = [index for index, prompt in enumerate(prompts) if not len(prompt)]

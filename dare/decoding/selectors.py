@@ -92,7 +92,8 @@ def resolve(name: str, options: Mapping[str, Any]) -> tuple[SelectorEntry, dict[
     if missing:
         raise ValueError(f"selector {name!r} needs {', '.join(missing)}, for example {{{name}: 0.9}}")
     threshold = merged.get("threshold")
-    if threshold is not None and not (isinstance(threshold, int | float) and 0 < threshold <= 1):
+    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+    if threshold is not None and not (is_number and 0 < threshold <= 1):
         raise ValueError(f"selector {name!r}: threshold is {threshold!r}; allowed: a number in (0, 1]")
     return entry, merged
 
