@@ -16,9 +16,10 @@ from markupsafe import Markup
 _SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 _COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6", "s7")
 _FILLS = ("full", "none", "left", "bottom", "right", "top")
-_MAX_PANELS = 12
+_MAX_PANELS = 6
 _LEGEND = 1.75  # inches
 _MAX_CURVES = 4
+_MAX_LISTED = 16
 _CURVE_ORDER = ("loss", "reward", "accuracy", "kl", "entropy", "grad_norm", "lr")
 
 
@@ -61,7 +62,8 @@ def training_curves(points: Sequence[TrainingPointView], ident: str) -> Markup |
     names = curve_names(points)[:_MAX_CURVES]
     if not names:
         return None
-    figure, rc = _figure(2.35 * len(names) + 0.2, 1.9)
+    width = 2.35 * len(names) + 0.2
+    figure, rc = _figure(width, 1.9)
     import matplotlib as mpl
 
     with mpl.rc_context(rc):
@@ -74,7 +76,8 @@ def training_curves(points: Sequence[TrainingPointView], ident: str) -> Markup |
             axes.set_xlabel("optimiser step")
             axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4, integer=True))
             axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
-        figure.tight_layout(pad=0.6)
+        # Fixed margins: a layout pass would take longer than the drawing, and there is one chart per training run.
+        figure.subplots_adjust(left=0.62 / width, right=1 - 0.12 / width, bottom=0.26, top=0.88, wspace=0.42)
         described = "; ".join(
             f"{name} from {quantity(points[0].metrics.get(name))} to {quantity(points[-1].metrics.get(name))}"
             for name in names
@@ -132,7 +135,7 @@ def _scatter(
             if place % across == 0:
                 axes.set_ylabel("accuracy, %")
             if place + across >= len(models):
-                axes.set_xlabel("forwards per answer (log scale)")
+                axes.set_xlabel("forwards per answer")
                 axes.tick_params(labelbottom=True)
         for place in range(len(models), down * across):
             grid[place // across][place % across].set_visible(False)
@@ -157,8 +160,14 @@ def _scatter(
             figure,
             f"{table.ident}-c{number}",
             f"{benchmark}: accuracy against forwards per answer",
-            "Up and to the left is better. " + "; ".join(said) + " forwards. Bars are 95 % intervals.",
+            f"Up and to the left is better. Bars are 95 % intervals. {_listed(said)}",
         )
+
+
+def _listed(said: Sequence[str]) -> str:
+    if len(said) > _MAX_LISTED:
+        return f"{len(said)} points; the table holds their numbers."
+    return "; ".join(said) + " forwards."
 
 
 def _ticks(axes: Any) -> None:

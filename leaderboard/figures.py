@@ -97,15 +97,22 @@ def inline_svg(figure: Figure, ident: str, title: str, description: str) -> Mark
     svg = re.sub(r"<style.*?</style>\s*", "", svg, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sstyle="([^"]*)"', _presentation, svg)
-    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', svg))
-    svg = re.sub(r'\sid="([^"]*)"', lambda m: f' id="{ident}-{m.group(1)}"' if m.group(1) in used else "", svg)
-    svg = re.sub(r'xlink:href="#', f'href="#{ident}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{ident}-", svg)
+    # Nothing is drawn outside its axes, so clipping goes, and with it the need for groups and most ids.
+    svg = re.sub(r'\sclip-path="[^"]*"|\stransform="rotate\(-?0 [^"]*"|\sid="(?!m[0-9a-f]{10}")[^"]*"', "", svg)
+    svg = re.sub(r"<clipPath.*?</clipPath>", "", svg, flags=re.S)
+    svg = re.sub(r'</?g>|<path d="[^"]*" fill="none"/>', "", svg)
+    names: dict[str, str] = {}
+    svg = re.sub(
+        r'(\sid="|xlink:href="#)(m[0-9a-f]{10})"',
+        lambda m: f'{m.group(1).replace("xlink:", "")}{ident}-{names.setdefault(m.group(2), str(len(names)))}"',
+        svg,
+    )
     svg = re.sub(r"#0[0-9]0[0-9]0[0-9]", lambda m: _colour(m.group()), svg)
     # Coordinates need no more than a tenth of a point; texts keep all their digits.
     svg = re.sub(r"<[^>]*>", lambda m: re.sub(r"(\d+\.\d)\d+", r"\1", m.group()), svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    svg = re.sub(r"<(defs|g)>\s*</\1>\s*", "", svg)
+    svg = re.sub(r'>\s+<|\s+(?=")', lambda m: "><" if ">" in m.group() else "", svg)
+    svg = svg.replace("<defs></defs>", "")
     head = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     width, height = head.groups() if head else ("100", "100")
     shown = f'width="{_SCALE * float(width):.0f}" height="{_SCALE * float(height):.0f}"'

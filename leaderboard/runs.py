@@ -43,9 +43,9 @@ def run_sources(cells: Sequence[CellView]) -> list[RunSource]:
 
 
 def page_key(cell: CellView) -> str:
-    """Stable file name of a cell page: 12 hexadecimal digits of suite, cell name and scoring fingerprint."""
+    """Stable file name of a cell page: 10 hexadecimal digits of suite, cell name and scoring fingerprint."""
     text = "\n".join((cell.suite, cell.name, cell.scoring_fingerprint))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
 def _run_source(cells: list[CellView]) -> RunSource:

@@ -1,12 +1,15 @@
 "use strict";
 // Sorting within each model, column sets and a row filter for the leaderboard tables.
 (function () {
+  var units = { "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18 };
+  // Numbers are read from what the cell shows first: "72.5", "▲ +12.0", "1.25 M"; a word or a dash is no number.
   function value(row, column) {
     var cell = row.cells[column];
-    if (!cell) { return null; }
-    if (!cell.hasAttribute("data-v")) { return cell.textContent.trim().toLowerCase(); }
-    var text = cell.getAttribute("data-v");
-    return text === "" ? null : Number(text);
+    if (!cell || !cell.firstChild) { return null; }
+    var text = cell.firstChild.textContent.trim();
+    if (!/^[aet]$/.test(cell.className)) { return text.toLowerCase(); }
+    var found = /^[▲▼~ ]*([+−]?)([0-9.]+) ?([kMGTPE]?)/.exec(text);
+    return found ? (found[1] === "−" ? -1 : 1) * Number(found[2]) * units[found[3]] : null;
   }
   // Column numbers of the buttons: the second header row fills what the first leaves open.
   function columns(table) {
@@ -66,7 +69,7 @@
         section.querySelectorAll("[data-cols][aria-pressed]").forEach(function (other) {
           other.setAttribute("aria-pressed", String(other === button));
         });
-        section.querySelectorAll("th[scope=colgroup].c-acc").forEach(function (head) {
+        section.querySelectorAll("th[scope=colgroup].a").forEach(function (head) {
           head.colSpan = { all: 5, acc: 2, eff: 3, train: 1 }[button.getAttribute("data-cols")];
         });
       });
