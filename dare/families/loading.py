@@ -46,7 +46,7 @@ def resolve(source: str, revision: str | None = None) -> Path:
         folder = Path(str(files("dare_bench.dare"))) / "tiny" / source.removeprefix("package:")
     else:
         folder = Path(source).expanduser()
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
         return folder
     if source.startswith("package:"):
         raise WeightsNotHere(f"the shipped model {source.removeprefix('package:')!r} is missing from this installation")
@@ -133,7 +133,7 @@ def load(
     """
     folder = resolve(str(source), revision)
     if (folder / "adapter_config.json").is_file():
-        from dare_bench.dare.training.peft import load_merged
+        from dare_bench.dare.training.adapters import load_merged
 
         return load_merged(folder, dtype=dtype, device=device)
     config = read_config(folder)

@@ -17,7 +17,7 @@ from dare_bench.dare.diffusion.block import concatenate
 from dare_bench.dare.families import loading
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed, uniform
-from dare_bench.dare.training import checkpoint, optim, peft, replay
+from dare_bench.dare.training import adapters, checkpoint, optim, replay
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import Encoded, collate, encode
 from dare_bench.dare.training.mixture import Mixture, Phase
@@ -115,17 +115,15 @@ def train(
     accelerator = Accelerator(
         cpu=lm.device.type == "cpu", mixed_precision="bf16" if config.dtype == "bfloat16" else "no"
     )
-    adapters = None
     if config.peft is not None:
-        peft.inject(lm, config.peft, seed=seed)
-        adapters = config.peft
+        adapters.inject(lm, config.peft, seed=seed)
     if config.gradient_checkpointing:
         lm.model.gradient_checkpointing_enable()
     optimizers = optim.build(lm.model, config)
     run = _Run()
     found = checkpoint.latest_state(out_dir)
     # A reference of full fine-tuning is a copy of the starting weights; with adapters it is the model without them.
-    reference = _reference(lm, algorithm, adapted=adapters is not None)
+    reference = _reference(lm, algorithm, adapted=config.peft is not None)
     if found is not None:
         run.step, run.totals = checkpoint.load_state(found, lm.model, optimizers)
     if on_resume is not None:
@@ -180,7 +178,7 @@ def _write_final(lm: DiffusionLM, config: TrainConfig, out_dir: Path, base: str)
     final = out_dir / "final"
     temporary = checkpoint.scratch(final)
     if config.peft is not None:
-        peft.save_adapter(lm, temporary, config.peft, base)
+        adapters.save_adapter(lm, temporary, config.peft, base)
     else:
         loading.save(lm, temporary)
     checkpoint.publish(temporary, final)
@@ -294,7 +292,7 @@ class _Stepper:
     def _ref(self, rows: Rows) -> Tensor:
         if self.reference is not None:
             return replay.score_all(self.reference, rows, self.config.micro_batch_size)
-        with peft.adapters_off(self.lm):
+        with adapters.adapters_off(self.lm):
             return replay.score_all(self.lm, rows, self.config.micro_batch_size)
 
     def _step(

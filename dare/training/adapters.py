@@ -135,6 +135,11 @@ def load_merged(folder: Path, *, dtype: str | torch.dtype, device: str | torch.d
 
     described = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     lm = load(described["base_model_name_or_path"], dtype=dtype, device=device)
+    if described.get("family", lm.family.name) != lm.family.name:
+        raise BadCheckpoint(
+            f"{folder}: adapter of family {described['family']!r}, its base "
+            f"{described['base_model_name_or_path']!r} is {lm.family.name!r}"
+        )
     config = LoraConfig(described["r"], described["lora_alpha"], described["lora_dropout"])
     inject(lm, config, seed=0)
     weights = load_file(folder / ADAPTER)
