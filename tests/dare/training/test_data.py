@@ -110,17 +110,18 @@ class TestCollate:
             assert collate(lm, [Encoded("a", [1], [2] * (length - 1), {})]).ids.shape == (1, length)
 
 
-class TestMixture:
-    sources = {"a": [0, 1, 2], "b": [3, 4], "c": [5]}
+SOURCES = {"a": [0, 1, 2], "b": [3, 4], "c": [5]}
 
+
+class TestMixture:
     def test_without_phases_every_epoch_holds_every_example_once(self):
-        mixture = Mixture(self.sources)
+        mixture = Mixture(SOURCES)
         picked = [i for step in range(3) for i in mixture.pick(seed=0, step=step, total_steps=3, size=4)]
         assert sorted(picked[:6]) == sorted(picked[6:]) == list(range(6))
 
     def test_phases_follow_the_share_of_the_run(self):
         phases = [Phase(0.25, {"a": 1.0}), Phase(0.5, {"b": 3.0, "c": 1.0}), Phase(1.0, {"c": 2.0})]
-        mixture = Mixture(self.sources, phases)
+        mixture = Mixture(SOURCES, phases)
         counts = [Counter(mixture.pick(seed=1, step=step, total_steps=8, size=4000)) for step in range(8)]
         assert all(set(count) == {0, 1, 2} for count in counts[:2])
         assert all(set(count) == {3, 4, 5} for count in counts[2:4])
@@ -130,7 +131,7 @@ class TestMixture:
         assert abs(counts[2][3] - 1500) < 140
 
     def test_picks_depend_on_seed_and_step_only(self):
-        mixture = Mixture(self.sources, [Phase(1.0, {"a": 1, "b": 1})])
+        mixture = Mixture(SOURCES, [Phase(1.0, {"a": 1, "b": 1})])
         pick = mixture.pick(seed=1, step=3, total_steps=8, size=20)
         assert pick == mixture.pick(seed=1, step=3, total_steps=8, size=20)
         assert pick != mixture.pick(seed=2, step=3, total_steps=8, size=20)
@@ -147,7 +148,7 @@ class TestMixture:
     )
     def test_refused(self, phases, message):
         with pytest.raises(ValueError, match=message):
-            Mixture(self.sources, phases)
+            Mixture(SOURCES, phases)
 
     def test_no_data(self):
         with pytest.raises(ValueError, match=r"no training examples; check `train\.data`"):
