@@ -128,12 +128,13 @@ def train(
         run.step, run.totals = checkpoint.load_state(found, lm.model, optimizers)
     if on_resume is not None:
         on_resume(run.step)
-    encoded = encode(lm, examples, max_length=config.max_length)
     sources: dict[str, list[int]] = {}
     for index, example in enumerate(examples):
         sources.setdefault(str(example.get("source", "data")), []).append(index)
+    mixture = Mixture(sources, phases)
+    encoded = encode(lm, examples, max_length=config.max_length)
     stepper = _Stepper(lm, algorithm, config, seed, optimizers, accelerator, reference, on_point)
-    batches = _Batches(lm, algorithm, examples, encoded, Mixture(sources, phases), config, seed)
+    batches = _Batches(lm, algorithm, examples, encoded, mixture, config, seed)
     batches.configure(reward_funcs, reward_weights, decoder)
     inner = batches.inner_iterations
     while run.step < stop:
