@@ -239,4 +239,5 @@ def test_the_room_imports_without_torch():
     names = [p.stem for p in Path(__file__).parents[2].joinpath("leaderboard").glob("*.py") if p.stem != "__init__"]
     code = f"import sys, importlib\nfor n in {names!r}: importlib.import_module('dare_bench.leaderboard.' + n)\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules, 'heavy import'"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
