@@ -183,6 +183,19 @@ def test_a_mask_id_that_wins_is_never_committed(tiny, family, temperature):
 
 
 @pytest.mark.parametrize("family", ["llada", "sdar"])
+def test_a_confidence_equal_to_the_threshold(tiny, family):
+    # Fast-dLLM (LLaDA) compares with >=, SDAR with >
+    lm = copy.deepcopy(tiny(family))
+    with torch.no_grad():
+        lm.head_weight.mul_(1e4)
+    lm.stop_token_ids = set()
+    decoder = DecoderConfig(selector="threshold", selector_options={"threshold": 1.0}, gen_length=4, block_length=4)
+    (found,) = generate(lm, [prompt_of(4)], decoder, [0])
+    assert found.confidence == [1.0] * 4
+    assert found.cost.nfe == (4 if family == "sdar" else 1)
+
+
+@pytest.mark.parametrize("family", ["llada", "sdar"])
 def test_mask_and_stop_ids_inside_the_prompt_are_prompt(often_stopping, family):
     lm = often_stopping[family]
     prompt = [MASK, 3, 17, EOS, MASK, 1]
