@@ -20,16 +20,18 @@ BLOCK = 4
 TEMPLATE = "{{ messages[0]['content'] }}"
 
 
-def config(family: str, vocab: int, *, width: int = 32, layers: int = 2, block: int = BLOCK) -> dict[str, Any]:
+def config(
+    family: str, vocab: int, *, width: int = 32, layers: int = 2, block: int = BLOCK, std: float = 0.2
+) -> dict[str, Any]:
     if family == "llada":
         return {
             "model_type": "llada", "d_model": width, "n_layers": layers, "n_heads": 4, "mlp_hidden_size": 2 * width,
-            "vocab_size": vocab, "embedding_size": vocab, "block_size": block, "init_std": 0.2,
+            "vocab_size": vocab, "embedding_size": vocab, "block_size": block, "init_std": std,
         }  # fmt: skip
     return {
         "model_type": "sdar", "hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 2 * width,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width // 4, "vocab_size": vocab,
-        "block_size": block, "initializer_range": 0.2,
+        "block_size": block, "initializer_range": std,
     }  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def tiny(tokenizers: dict[str, Any]) -> Callable[..., DiffusionLM]:
     """Random models; ``text=True`` gives them a tokenizer, else V = 64."""
 
     def build(
-        family: str, *, text: bool = True, dtype: torch.dtype = torch.float32, seed: int = 0, **sizes: int
+        family: str, *, text: bool = True, dtype: torch.dtype = torch.float32, seed: int = 0, **sizes: float
     ) -> DiffusionLM:
         tokenizer = tokenizers[family] if text else None
         vocab = len(tokenizer) if text else 64
