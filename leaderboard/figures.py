@@ -90,7 +90,8 @@ def inline_svg(figure: Figure, ident: str, title: str, description: str) -> Mark
         An ``<svg>`` element.
     """
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    # `savefig` draws twice, once without output to settle layouts; these figures have none to settle.
+    figure.canvas.print_svg(buffer, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
