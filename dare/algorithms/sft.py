@@ -40,6 +40,8 @@ class SFTConfig:
         semi_ar_share: share of rows corrupted as the semi-autoregressive decoder meets them (full attention): clean
             blocks, one active block at a random noise level, everything behind it masked.
         semi_ar_tail_weight: weight of the masked tail in such rows.
+        semi_ar_block: length of the active block.
+        semi_ar_from: share of the run after which such rows are made; before it every row is masked at random.
     """
 
     loss_norm: str | None = None
@@ -54,6 +56,7 @@ class SFTConfig:
     semi_ar_share: float = 0.0
     semi_ar_tail_weight: float = 0.2
     semi_ar_block: int = 8
+    semi_ar_from: float = 0.0
 
     def __post_init__(self) -> None:
         _check("loss_norm", self.loss_norm, (None, "sequence", "token", "batch", "masked_token"))
@@ -177,7 +180,8 @@ class SFT:
         columns = torch.arange(batch.ids.shape[1])
         before = columns < start[:, None]
         behind = (columns >= start[:, None] + size) & batch.response
-        return u[:, 0] < self.config.semi_ar_share, before, behind
+        begun = context.step >= self.config.semi_ar_from * context.total_steps
+        return (u[:, 0] < self.config.semi_ar_share) & begun, before, behind
 
     def _tail_factor(self, batch: Batch, context: Context) -> Tensor:
         chosen, _, behind = self._semi_ar(batch, context)

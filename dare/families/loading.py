@@ -167,7 +167,7 @@ def from_config(
     return DiffusionLM(facts, config, model)
 
 
-def save(lm: DiffusionLM, folder: Path, *, dtype: torch.dtype | None = None) -> Path:
+def save(lm: DiffusionLM, folder: Path, *, dtype: torch.dtype | str | None = None) -> Path:
     """Write config, weights (official names) and tokenizer; read back by `load` bit for bit.
 
     Args:
@@ -176,7 +176,7 @@ def save(lm: DiffusionLM, folder: Path, *, dtype: torch.dtype | None = None) -> 
         dtype: storage dtype, default that of the weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    kind = dtype or lm.dtype
+    kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype or lm.dtype
     tensors = {
         lm.family.unrename(name): tensor.detach().to("cpu", kind).contiguous()
         for name, tensor in lm.model.state_dict().items()
