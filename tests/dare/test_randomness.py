@@ -50,7 +50,7 @@ def test_a_longer_row_continues_a_shorter_one_and_shapes_are_views():
 def test_rows_of_neighbouring_seeds_are_uniform_and_uncorrelated(spacing):
     # 0x9E.. and 0x85.. are the steps between positions and forwards of one sample in the decoding engine.
     u = uniform([stream_seed("row") + spacing * row for row in range(1000)], 200)
-    assert 0 < float(u.min()) and float(u.max()) < 1
+    assert float(u.min()) > 0 and float(u.max()) < 1
     n = u.numel()
     assert abs(float(u.mean()) - 0.5) < 4 * (1 / 12 / n) ** 0.5
     assert abs(float((u - 0.5).square().mean()) - 1 / 12) < 4 * (1 / 180 / n) ** 0.5
