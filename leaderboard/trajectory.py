@@ -8,7 +8,6 @@ from typing import Any
 
 from dare_bench.leaderboard.escaping import clip, safe, visible
 from markupsafe import Markup
-from scipy import stats
 
 #: Longest stored answer that is drawn; longer ones are cut for the viewer and say so.
 MAX_TOKENS = 1024
@@ -80,6 +79,8 @@ def denoising(trajectory: Mapping[str, Any]) -> Denoising:
 def _tau(committed: Sequence[tuple[int, int]]) -> float | None:
     if len({step for _, step in committed}) < 2:
         return None
+    from scipy import stats  # a second of imports that only the site needs
+
     tau = stats.kendalltau([i for i, _ in committed], [step for _, step in committed]).statistic
     return float(tau)
 

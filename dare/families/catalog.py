@@ -19,12 +19,18 @@ def _sdar(hidden: int, layers: int, mlp: int, heads: int) -> dict[str, object]:
 
 
 _TINY_SDAR = {
-    "model_type": "sdar", "hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 352,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 512, "block_size": 8,
+    "architectures": ["SDARForCausalLM"], "model_type": "sdar", "hidden_size": 128, "num_hidden_layers": 4,
+    "intermediate_size": 352, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 512,
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1000000, "rope_scaling": None, "attention_bias": False,
+    "attention_dropout": 0.0, "tie_word_embeddings": False, "use_sliding_window": False, "initializer_range": 0.02,
+    "max_position_embeddings": 32768, "block_size": 8,
 }  # fmt: skip
 _TINY_LLADA = {
-    "model_type": "llada", "d_model": 128, "n_layers": 4, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 352,
-    "vocab_size": 512, "embedding_size": 512, "block_size": 8,
+    "architectures": ["LLaDAModelLM"], "model_type": "llada", "d_model": 128, "n_layers": 4, "n_heads": 4,
+    "n_kv_heads": 4, "mlp_hidden_size": 352, "vocab_size": 512, "embedding_size": 512, "max_sequence_length": 4096,
+    "activation_type": "silu", "block_type": "llama", "layer_norm_type": "rms", "rms_norm_eps": 1e-5, "rope": True,
+    "rope_theta": 500000.0, "include_bias": False, "include_qkv_bias": False, "weight_tying": False, "alibi": False,
+    "attention_layer_norm": False, "input_emb_norm": False, "scale_logits": False, "init_std": 0.02, "block_size": 8,
 }  # fmt: skip
 
 ENTRIES = (

@@ -1,4 +1,8 @@
-"""One accuracy and how sure it is: standard error and Wilson interval."""
+"""One accuracy and how sure it is: standard error and Wilson interval.
+
+The statistics use `scipy.special` rather than `scipy.stats`: the same functions, without a second of imports before the
+terminal table of a finished suite appears. Tests compare them with `scipy.stats`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def standard_error(scores: ArrayLike) -> float:
     values = np.asarray(scores, dtype=float)
     if values.ndim != 1 or values.size < 2:
         raise ValueError(f"standard_error needs one row of at least 2 scores, got shape {values.shape}")
-    return float(stats.sem(values))
+    return float(values.std(ddof=1) / math.sqrt(values.size))
 
 
 def wilson(rate: float, n: int, *, confidence: float = 0.95) -> Interval:
@@ -69,7 +73,7 @@ def wilson(rate: float, n: int, *, confidence: float = 0.95) -> Interval:
     """
     if n < 1 or not 0.0 <= rate <= 1.0:
         raise ValueError(f"wilson needs n >= 1 and a rate in [0, 1], got n={n}, rate={rate}")
-    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    z = float(special.ndtri(0.5 + confidence / 2))
     denominator = 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / denominator
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / denominator
@@ -90,6 +94,6 @@ def mean_interval(scores: ArrayLike, *, confidence: float = 0.95) -> Interval:
         Interval with method ``mean``, clipped to [0, 1].
     """
     values = np.asarray(scores, dtype=float)
-    half = float(stats.t.ppf(0.5 + confidence / 2, values.size - 1)) * standard_error(values)
+    half = float(special.stdtrit(values.size - 1, 0.5 + confidence / 2)) * standard_error(values)
     mean = float(values.mean())
     return Interval(max(0.0, mean - half), min(1.0, mean + half), "mean")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
         only_b: questions only B got right, >= 0.
 
     Returns:
-        p value; 1.0 when no question separates the two (binomtest refuses 0 trials).
+        p value; 1.0 when no question separates the two (the test is undefined for 0 trials).
     """
     trials = only_a + only_b
     if trials == 0:
         return 1.0
-    return float(stats.binomtest(only_a, trials, 0.5).pvalue)
+    return min(1.0, 2.0 * float(special.bdtr(min(only_a, only_b), trials, 0.5)))
 
 
 def bonett_price(only_a: int, only_b: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def bonett_price(only_a: int, only_b: int, n: int, *, confidence: float = 0.95) 
 
     Source: Bonett and Price, adjusted Wald interval for a difference of binomial proportions from paired data.
     """
-    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    z = float(special.ndtri(0.5 + confidence / 2))
     p1, p2 = (only_a + 1) / (n + 2), (only_b + 1) / (n + 2)
     delta = p1 - p2
     half = z * math.sqrt((p1 + p2 - delta * delta) / (n + 2))

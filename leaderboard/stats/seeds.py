@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from dare_bench.leaderboard.stats.accuracy import Interval
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 #: Fewer seeds than this say nothing useful about how re-training would vary.
 MIN_SEEDS = 3
@@ -85,7 +85,7 @@ class Difference:
         if self.variance == 0:
             return 1.0 if self.delta == 0 else 0.0
         t = abs(self.delta) / math.sqrt(self.variance)
-        return float(2 * (stats.norm.sf(t) if math.isinf(self.dof) else stats.t.sf(t, self.dof)))
+        return float(2 * (special.ndtr(-t) if math.isinf(self.dof) else special.stdtr(self.dof, -t)))
 
 
 def crossed(scores: ArrayLike) -> Crossed:
@@ -149,7 +149,7 @@ def crossed_difference(a: ArrayLike, b: ArrayLike) -> Difference:
 
 def _t_quantile(dof: float, confidence: float) -> float:
     level = 0.5 + confidence / 2
-    return float(stats.norm.ppf(level) if math.isinf(dof) else stats.t.ppf(level, dof))
+    return float(special.ndtri(level) if math.isinf(dof) else special.stdtrit(dof, level))
 
 
 def _table(scores: ArrayLike, *, min_seeds: int) -> NDArray[np.float64]:

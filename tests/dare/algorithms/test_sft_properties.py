@@ -242,3 +242,13 @@ class TestSemiAutoregressive:
         plain, asked = rows_of(batch), rows_of(batch, SFTConfig(semi_ar_share=1.0))
         assert torch.equal(plain.ids, asked.ids)
         assert torch.equal(plain.weight, asked.weight)
+
+    def test_such_rows_begin_after_their_share_of_the_run(self, batch):
+        """With `semi_ar_from`, rows are masked at random until then."""
+        config = SFTConfig(semi_ar_share=1.0, semi_ar_block=4, semi_ar_from=0.5)
+        plain, always = SFTConfig(), SFTConfig(semi_ar_share=1.0, semi_ar_block=4)
+        for step, expected in ((0, plain), (49, plain), (50, always), (99, always)):
+            context = Context(0, step, 100)
+            found, wanted = (next(iter(SFT(options).rows(batch, context))) for options in (config, expected))
+            assert torch.equal(found.ids, wanted.ids)
+            assert torch.equal(found.weight, wanted.weight)
