@@ -65,9 +65,7 @@ def test_the_manifest_in_the_readme_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "math.yaml"
     path.write_text(manifest[1], encoding="utf-8")
     tool = Path(sys.executable).parent / "dare-bench"
-    done = subprocess.run(
-        [str(tool), "plan", str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([str(tool), "plan", str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "unknown" not in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
