@@ -49,7 +49,7 @@ def expand(suite: Suite, document: Document) -> list[Cell]:
     problems = [
         document.problem(("exclude", index), "matches no cell of the grid", given=str(document.data["exclude"][index]))
         for index, was_used in enumerate(used)
-        if not was_used
+        if not was_used and not _narrowed(document)
     ]
     if not cells:
         message = f"the grid is empty: all {len(product)} cells are excluded"
@@ -57,6 +57,14 @@ def expand(suite: Suite, document: Document) -> list[Cell]:
     if problems:
         raise ManifestError(problems)
     return cells
+
+
+def _narrowed(document: Document) -> bool:
+    """Whether `--set` replaced a list of the grid: rules of the file may then have nothing left to remove."""
+    return any(
+        document.where((section,)).startswith("--set")
+        for section in ("models", "algorithms", "benchmarks", "decoders", "seeds")
+    )
 
 
 def _product(suite: Suite) -> Iterator[Cell]:

@@ -141,6 +141,9 @@ def _exclude(report: Reporter, manifest: Manifest, labels: list[str]) -> tuple[M
         "decoder": [item.name for item in manifest.decoders],
         "seed": list(manifest.seeds),
     }
+    sections = {key: f"{key}s" for key in known}
+    # What `--set` took out of the suite cannot be missed: a rule of the file about it has nothing left to do.
+    narrowed = {key for key in known if report.document.where((sections[key],)).startswith("--set")}
     found = []
     for index, item in enumerate(manifest.exclude):
         path = ("exclude", index)
@@ -148,10 +151,11 @@ def _exclude(report: Reporter, manifest: Manifest, labels: list[str]) -> tuple[M
         if not entry:
             report.add(path, "an exclude entry without a key matches every cell", allowed=", ".join(known))
         rule = {}
+        from_file = not report.document.where(path).startswith("--set")
         for key, value in entry.items():
             wanted = value if isinstance(value, list) else [value]
             for one in wanted:
-                if one not in known[key]:
+                if one not in known[key] and not (from_file and key in narrowed):
                     allowed = ", ".join(str(name) for name in known[key])
                     near = nearest(one, map(str, known[key]))
                     message = f"matches nothing: no such {key} in this suite"

@@ -111,8 +111,7 @@ def package(db: str, runs: Path, out: Path) -> None:
             described = {
                 "initial_seed": SEED,
                 "stages": [
-                    _describe(store, training, suite)
-                    for training, (suite, _) in zip(trainings, stages, strict=True)
+                    _describe(store, training, suite) for training, (suite, _) in zip(trainings, stages, strict=True)
                 ],
             }
             text = json.dumps(described, indent=1, sort_keys=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dare_bench.harness.errors import ManifestError
 from dare_bench.harness.grid import expand
 from dare_bench.harness.manifest import load_manifest
 from dare_bench.harness.prepare import Options, Prepared, prepare
@@ -95,3 +96,13 @@ def test_curriculum(good: str, tmp_path: Path) -> None:
     job = plan(text, tmp_path).work.of_kind("train")[0]
     assert job.spec["data"] == [["mini_gsm", "train"], ["mini_gsm", "validation"], ["mini_choice", "train"]]
     assert job.spec["phases"] == [[0.5, {"validation": 1.0}], [1.0, {"mini_gsm/train": 1.0}]]
+
+
+def test_set_may_take_out_what_an_exclude_rule_names(good: str, tmp_path: Path) -> None:
+    """`--set` narrows a suite for one run; rules of the file about what is gone have nothing left to do."""
+    text = good + "exclude:\n  - {benchmark: mini_gsm, seed: 1}\n"
+    names = [cell.name for cell in plan(text, tmp_path, sets=("benchmarks=[mini_choice]",)).cells]
+    assert names
+    assert all("/mini_choice/" in name for name in names)
+    with pytest.raises(ManifestError, match="no such benchmark"):
+        plan(good + "exclude:\n  - {benchmark: mini_choice}\n", tmp_path)

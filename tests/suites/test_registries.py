@@ -21,7 +21,8 @@ def test_benchmarks_and_scorers_are_found():
 def test_every_benchmark_is_complete():
     for name, benchmark in benchmarks.benchmarks().items():
         assert benchmark.name == name and benchmark.title and benchmark.description
-        assert benchmark.version >= 1 and "test" in benchmark.splits
+        assert benchmark.version >= 1 and benchmark.splits
+        assert "test" in benchmark.splits or not benchmark.is_scorable, "only training text has no test split"
         for key, protocol in benchmark.protocols.items():
             assert protocol.id == key and protocol.gen_length > 0 and protocol.template.count("{question}") == 1
             assert protocol.scorer is None or scoring.get(protocol.scorer).name == protocol.scorer
