@@ -29,7 +29,7 @@ def hold(runs: Path, db: str) -> subprocess.Popen[str]:
 
 
 def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
-    holder = hold(tmp_path, "sqlite:///x.db")
+    holder = hold(tmp_path, f"sqlite:///{tmp_path}/x.db")
     try:
         with (
             pytest.raises(LockHeld, match=rf"process {holder.pid} since .* \(the other command\).*another --runs"),

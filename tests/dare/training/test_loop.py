@@ -188,14 +188,14 @@ class TestReference:
 
         lm, start = tiny("llada"), tiny("llada")
         seen = []
-        original = loop._Stepper._ref
+        original = loop.Stepper._ref
 
         def spy(self, rows):
             ref = original(self, rows)
             seen.append((ref, loop.replay.score_all(start, rows, None)))
             return ref
 
-        monkeypatch.setattr(loop._Stepper, "_ref", spy)
+        monkeypatch.setattr(loop.Stepper, "_ref", spy)
         run(lm, D1(D1Config(group_size=2, beta=0.5)), TrainConfig(steps=3, batch_size=2, lr=1e-2))
         assert len(seen) == 3
         assert all(torch.equal(ref, expected) for ref, expected in seen)
@@ -205,7 +205,7 @@ class TestReference:
 
         lm, start = tiny("sdar"), tiny("sdar")
         seen = []
-        original = loop._Stepper._ref
+        original = loop.Stepper._ref
 
         def spy(self, rows):
             assert self.reference is None
@@ -213,7 +213,7 @@ class TestReference:
             seen.append((ref, loop.replay.score_all(start, rows, None), loop.replay.score_all(self.lm, rows, None)))
             return ref
 
-        monkeypatch.setattr(loop._Stepper, "_ref", spy)
+        monkeypatch.setattr(loop.Stepper, "_ref", spy)
         config = TrainConfig(steps=3, batch_size=2, lr=1e-2, peft=LoraConfig(r=4))
         run(lm, D1(D1Config(group_size=2, beta=0.5)), config, base="b")
         assert all(torch.equal(ref, expected) for ref, expected, _ in seen)

@@ -1,0 +1,76 @@
+"""The batch of each cycle: supervised examples, or a graded rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dare_bench.dare.algorithms.base import Algorithm, Batch
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.randomness import stream_seed, uniform
+from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.data import Encoded, collate
+from dare_bench.dare.training.mixture import Mixture
+from dare_bench.dare.training.progress import Run
+from dare_bench.dare.training.rollout import RewardFunction, rollout
+
+
+class Batches:
+    """Makes the batch of a cycle: examples, or a graded rollout."""
+
+    def __init__(
+        self,
+        lm: DiffusionLM,
+        algorithm: Algorithm,
+        examples: Sequence[Mapping[str, Any]],
+        encoded: Sequence[Encoded],
+        mixture: Mixture,
+        config: TrainConfig,
+        seed: int,
+    ) -> None:
+        self.lm, self.algorithm, self.examples, self.encoded = lm, algorithm, examples, encoded
+        self.mixture, self.config, self.seed = mixture, config, seed
+        self.options = getattr(algorithm, "config", None)
+        self.rolls = algorithm.needs.rollout != "none"
+        self.inner_iterations = int(getattr(self.options, "inner_iterations", 1)) if self.rolls else 1
+
+    def configure(
+        self,
+        reward_funcs: Sequence[RewardFunction],
+        reward_weights: Sequence[float] | None,
+        decoder: DecoderConfig | None,
+    ) -> None:
+        """Set what rollouts need."""
+        self.reward_funcs, self.reward_weights, self.decoder = reward_funcs, reward_weights, decoder
+        if self.rolls and (not reward_funcs or decoder is None):
+            raise ValueError(f"{self.algorithm.name} samples its own responses: it needs reward_funcs and a decoder")
+
+    def make(self, cycle: int, run: Run) -> tuple[Batch, dict[str, float]]:
+        """The batch of one cycle (= one rollout, or one supervised step) and the metrics of making it."""
+        cycles = -(-self.config.steps // self.inner_iterations)
+        picked = self.mixture.pick(seed=self.seed, step=cycle, total_steps=cycles, size=self.config.batch_size)
+        rows = [self.encoded[index] for index in picked]
+        # An example may come twice in a batch: its slot makes the draws differ.
+        rows = [replace(row, id=f"{row.id}#{slot}") for slot, row in enumerate(rows)]
+        if not self.rolls:
+            extra = None
+            if self.config.pad_blocks:
+                u = uniform([stream_seed(self.seed, "pad_blocks", cycle)], len(rows))[0]
+                extra = (u * (self.config.pad_blocks + 1)).long().tolist()
+            return collate(self.lm, rows, extra_blocks=extra), {}
+        decoder = replace(self.decoder, temperature=float(self.options.temperature))
+        rolled = rollout(
+            self.lm,
+            rows,
+            [self.examples[index]["prompt"] for index in picked],
+            decoder,
+            group_size=int(self.options.group_size),
+            seed=self.seed,
+            step=cycle,
+            reward_funcs=self.reward_funcs,
+            reward_weights=self.reward_weights,
+        )
+        run.add(rollout_tokens=rolled.tokens, rollout_nfe=rolled.nfe, rollout_flops=rolled.flops)
+        return rolled.batch, rolled.metrics

@@ -1,0 +1,132 @@
+"""Optimiser steps on one batch: scores of old and reference policy, replay, clipping, accounting."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from dare_bench.dare.algorithms.base import Algorithm, Batch, Context, Rows
+from dare_bench.dare.diffusion.block import concatenate
+from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.randomness import stream_seed
+from dare_bench.dare.training import adapters, optim, replay
+from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.progress import Diverged, Run, stop_step
+from torch import Tensor
+
+OnPoint = Callable[[int, dict[str, float], dict[str, float]], None]
+
+
+class Stepper:
+    """Optimiser steps on one batch."""
+
+    def __init__(
+        self,
+        lm: DiffusionLM,
+        algorithm: Algorithm,
+        config: TrainConfig,
+        seed: int,
+        optimizers: dict[str, torch.optim.Optimizer],
+        accelerator: Any,
+        reference: DiffusionLM | None,
+        on_point: OnPoint | None,
+    ) -> None:
+        self.lm, self.algorithm, self.config, self.seed = lm, algorithm, config, seed
+        self.optimizers, self.accelerator, self.reference, self.on_point = optimizers, accelerator, reference, on_point
+        self.parameters = list(optim.trainable(lm.model).values())
+
+    def cycle(self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: Run, began: float) -> None:
+        """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out."""
+        advantages = self.algorithm.advantages(batch)
+        contexts = [Context(self.seed, cycle, self.config.steps, j) for j in range(inner)]
+        rows = [concatenate(list(self.algorithm.rows(batch, context))) for context in contexts]
+        with self.accelerator.autocast():
+            needs = self.algorithm.needs
+            old = [self._old(part) if needs.old and inner > 1 else None for part in rows]
+            ref = [self._ref(part) if needs.ref != "none" else None for part in rows]
+        for j, context in enumerate(contexts):
+            self._step(rows[j], advantages, context, old[j], ref[j], batch, {**made}, run, began)
+            began = time.perf_counter()
+
+    def _set_mode(self) -> None:
+        supervised = self.algorithm.needs.rollout == "none"
+        # Layers recompute their activations in training mode only.
+        self.lm.train(supervised or self.config.gradient_checkpointing)
+        if not supervised:
+            # Policy-gradient surrogates run without dropout: old and new must be the same function of the weights.
+            for module in self.lm.model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.eval()
+
+    def _old(self, rows: Rows) -> Tensor:
+        self.lm.eval()
+        return replay.score_all(self.lm, rows, self.config.micro_batch_size)
+
+    def _ref(self, rows: Rows) -> Tensor:
+        if self.reference is not None:
+            return replay.score_all(self.reference, rows, self.config.micro_batch_size)
+        with adapters.adapters_off(self.lm):
+            return replay.score_all(self.lm, rows, self.config.micro_batch_size)
+
+    def _step(
+        self,
+        rows: Rows,
+        advantages: Tensor,
+        context: Context,
+        old: Tensor | None,
+        ref: Tensor | None,
+        batch: Batch,
+        metrics: dict[str, float],
+        run: Run,
+        began: float,
+    ) -> None:
+        config = self.config
+        lr = optim.set_lr(self.optimizers, run.step, config)
+        self._set_mode()
+        torch.manual_seed(stream_seed(self.seed, "dropout", run.step))
+        with self.accelerator.autocast() if config.dtype != "float32" else nullcontext():
+            metrics |= replay.backward(
+                self.lm,
+                self.algorithm,
+                rows,
+                advantages,
+                context,
+                old=old,
+                ref=ref,
+                micro_rows=config.micro_batch_size,
+                push=self.accelerator.backward,
+            )
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.grad_clip or math.inf)
+        metrics["grad_norm"] = float(norm)
+        bad = [name for name in ("loss", "grad_norm") if not math.isfinite(metrics[name])]
+        if bad:
+            raise Diverged(
+                f"{bad[0]} is {metrics[bad[0]]} at step {run.step + 1} (lr {lr:g}); lower lr or raise grad_clip. "
+                "The last good state is kept."
+            )
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        run.step += 1
+        self._account(rows, batch, run, old is not None, ref is not None)
+        wall = time.perf_counter() - began
+        run.add(train_wall_s=wall)
+        if self.on_point is not None and (run.step % config.log_every == 0 or run.step == stop_step(config)):
+            metrics |= {"lr": lr, "train_tokens": run.totals["train_tokens"]}
+            self.on_point(run.step, metrics, {"wall_s": wall})
+
+    def _account(self, rows: Rows, batch: Batch, run: Run, old: bool, ref: bool) -> None:
+        """Budget of one step: 6 N per token forwarded with a backward pass, 2 N per token only scored."""
+        active = self.lm.dims.parameters
+        fed = rows.tokens_fed
+        scored = fed * (int(old) + int(ref))
+        run.add(
+            updates=1,
+            samples_seen=len(batch.ids),
+            train_tokens=fed,
+            train_flops=6.0 * active * fed + 2.0 * active * scored,
+        )
