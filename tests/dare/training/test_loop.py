@@ -184,36 +184,36 @@ class TestTotals:
 class TestReference:
     def test_full_weights_score_a_frozen_copy(self, tiny, run, monkeypatch):
         """KL to the start: computed by hand from the starting weights and those before each step."""
-        from dare_bench.dare.training import loop
+        from dare_bench.dare.training import replay, stepper
 
         lm, start = tiny("llada"), tiny("llada")
         seen = []
-        original = loop.Stepper._ref
+        original = stepper.Stepper._ref
 
         def spy(self, rows):
             ref = original(self, rows)
-            seen.append((ref, loop.replay.score_all(start, rows, None)))
+            seen.append((ref, replay.score_all(start, rows, None)))
             return ref
 
-        monkeypatch.setattr(loop.Stepper, "_ref", spy)
+        monkeypatch.setattr(stepper.Stepper, "_ref", spy)
         run(lm, D1(D1Config(group_size=2, beta=0.5)), TrainConfig(steps=3, batch_size=2, lr=1e-2))
         assert len(seen) == 3
         assert all(torch.equal(ref, expected) for ref, expected in seen)
 
     def test_adapters_score_themselves_switched_off(self, tiny, run, monkeypatch):
-        from dare_bench.dare.training import loop
+        from dare_bench.dare.training import replay, stepper
 
         lm, start = tiny("sdar"), tiny("sdar")
         seen = []
-        original = loop.Stepper._ref
+        original = stepper.Stepper._ref
 
         def spy(self, rows):
             assert self.reference is None
             ref = original(self, rows)
-            seen.append((ref, loop.replay.score_all(start, rows, None), loop.replay.score_all(self.lm, rows, None)))
+            seen.append((ref, replay.score_all(start, rows, None), replay.score_all(self.lm, rows, None)))
             return ref
 
-        monkeypatch.setattr(loop.Stepper, "_ref", spy)
+        monkeypatch.setattr(stepper.Stepper, "_ref", spy)
         config = TrainConfig(steps=3, batch_size=2, lr=1e-2, peft=LoraConfig(r=4))
         run(lm, D1(D1Config(group_size=2, beta=0.5)), config, base="b")
         assert all(torch.equal(ref, expected) for ref, expected, _ in seen)
