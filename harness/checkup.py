@@ -14,6 +14,14 @@ from dare_bench.harness.environment import cpu_device, gpu_devices
 from dare_bench.harness.memory import GIB
 from packaging.requirements import Requirement
 
+_KERNELS = """
+import torch
+from dare_bench.kernels.dispatch import report
+gpu = torch.cuda.is_available()
+for choice in report("cuda" if gpu else "cpu", torch.bfloat16 if gpu else torch.float32):
+    print(f"{choice.operation}: {choice.path} ({choice.reason})")
+"""
+
 #: Free disk space below which a run is likely to fail.
 MIN_FREE_BYTES = 2 * GIB
 
@@ -43,6 +51,7 @@ def checks(db: str, runs: Path) -> Iterator[Check]:
     for name, check in (
         ("packages", _packages),
         ("torch", _torch),
+        ("kernels", _kernels),
         ("devices", _devices),
         ("weights", _weights),
         ("data", _data),
@@ -83,6 +92,13 @@ def _torch() -> tuple[bool, str]:
     done = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=120, check=False)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     return done.returncode == 0, lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _kernels() -> tuple[bool, str]:
+    """What would run on the best device, and why; asked in a process of its own, as torch stays out of this one."""
+    done = subprocess.run([sys.executable, "-c", _KERNELS], capture_output=True, text=True, timeout=120, check=False)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return done.returncode == 0, "; ".join(lines) if done.returncode == 0 else lines[-1]
 
 
 def _devices() -> tuple[bool, str]:

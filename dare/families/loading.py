@@ -13,6 +13,7 @@ import torch
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.facts import Family
 from dare_bench.dare.families.registry import UnknownName, detect, get_family, models
+from dare_bench.kernels import dispatch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -98,7 +99,9 @@ def build(family: Family, config: Mapping[str, Any], *, dtype: torch.dtype, devi
     import transformers
 
     class_config = getattr(transformers, family.config_class)(**family.to_transformers(config))
-    class_config._attn_implementation = "sdpa"
+    # Padded and block-causal batches bring a boolean mask of their own: choose a path that takes one.
+    runs_on = "cuda" if torch.cuda.is_available() else "cpu"
+    class_config._attn_implementation = dispatch.choose(runs_on, dtype, mask="arbitrary").attn_implementation
     class_config.is_causal = False
     with torch.device(device):
         model = getattr(transformers, family.transformers_class)._from_config(class_config, dtype=dtype)
