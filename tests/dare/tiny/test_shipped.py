@@ -81,3 +81,15 @@ def test_scores_are_those_of_the_card(name: str) -> None:
     assert abs(value - card_value) < 9
     assert abs(sum(g.cost.nfe for g in found) / len(rows) - card_nfe) < 0.5
     assert 30 <= card_strict <= 55 < card_value, "room for post-training, for a reason a reader understands"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_data_can_still_be_drawn(name: str) -> None:
+    """The log's checksums are those of what the corpus script draws today."""
+    corpus = benchmarks.get("mini_corpus")
+    log = json.loads((folder(name) / "training.json").read_text(encoding="utf-8"))
+    for stage in log["stages"]:
+        assert stage["config"]["data_identity"]
+        for identity in stage["config"]["data_identity"]:
+            logged = identity["rows"]
+            assert corpus.data_id(logged["split"])["sha256"] == logged["sha256"]
