@@ -1,6 +1,6 @@
 """Which masked positions a denoising step commits, and writing them: pure functions, all rows at once.
 
-One order rules everywhere: higher confidence first, then lower position (specs/decoding.md, section 0). A plain-loop
+One order rules everywhere: higher confidence first, then lower position. A plain-loop
 reference stands beside each selection.
 """
 
@@ -49,7 +49,7 @@ def select_top(confidence: Tensor, candidates: Tensor, counts: Tensor) -> Tensor
         ValueError: on wrong shapes or dtypes.
 
     Source: LLaDA `generate.py`; JetAstra/SDAR `generate.py` low_confidence_static, with k capped
-    (specs/decoding.md, section 4).
+    (the published SDAR sampler does not).
     """
     _check(confidence, candidates)
     _check_counts("counts", counts, confidence)

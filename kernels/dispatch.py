@@ -50,7 +50,7 @@ def choose(
     """Choose the attention path for a device, a dtype and a kind of mask.
 
     flash-attn takes no boolean mask, so block-causal and padded batches go to SDPA, which takes one at a cost of
-    4-15 % (measured, specs/tiny.md section 3). On CPU SDPA is the only fused path: FlexAttention has no backward there.
+    4-15 % (measured on CPU). On CPU SDPA is the only fused path: FlexAttention has no backward there.
 
     Args:
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or a torch.device.

@@ -18,7 +18,7 @@ JsonType = JSON().with_variant(JSONB(), "postgresql")
 #: Life of a job row. A row that a killed process left "running" is marked "failed" by `Store.interrupted(mark=True)`.
 STATUSES = ("running", "done", "failed")
 
-#: Outcome of one sample (fairness rules: all but `error` stay in the denominator).
+#: Outcome of one sample (all but `error` stay in the denominator).
 SAMPLE_STATUSES = ("scored", "no_answer", "truncated", "timeout", "error")
 
 

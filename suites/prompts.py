@@ -66,7 +66,6 @@ def prompt_hash(prompts: Iterable[Any]) -> str:
     Returns:
         64 hex characters of sha256 over canonical JSON (sorted keys, UTF-8, no white space).
 
-    Source: fairness.md section 8.
     """
     digest = hashlib.sha256()
     for prompt in prompts:

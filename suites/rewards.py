@@ -114,7 +114,7 @@ def reward_functions(
 def shaped(verdict: Verdict) -> float:
     """Returns the shaped reward of a verdict: see `KINDS`.
 
-    Source: algorithms_b.md 12 (log `exact` separately; a floor for form alone invites hacking, so it is small).
+    `exact` is logged beside it; a floor for form alone invites hacking, so it is small.
     """
     if verdict.value >= 1.0:
         return 1.0

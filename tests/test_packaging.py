@@ -1,4 +1,4 @@
-"""The package map of pyproject.toml names every folder and ships every data file (specs/style.md, section 5)."""
+"""The package map of pyproject.toml names every folder and ships every data file."""
 
 from __future__ import annotations
 

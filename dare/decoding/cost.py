@@ -1,4 +1,4 @@
-"""Counting what decoding costs: one place, one definition (decoding rules, section 8)."""
+"""Counting what decoding costs: one place, one definition."""
 
 from __future__ import annotations
 

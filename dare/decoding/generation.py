@@ -11,7 +11,7 @@ STEP_CONVENTION = "row-forward-0"
 
 @dataclass
 class Cost:
-    """Cost counters of one sample (decoding rules, section 8).
+    """Cost counters of one sample.
 
     Attributes:
         nfe: network calls in which this row took part.

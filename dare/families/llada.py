@@ -70,7 +70,7 @@ def to_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "attention_bias": False,
         "attention_dropout": 0.0,
-        # pad = EOS is a trained row: see the trap on nn.Embedding(padding_idx) in the families notes.
+        # pad = EOS is a trained row: nn.Embedding(padding_idx=...) would drop its gradient.
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,

@@ -26,7 +26,7 @@ WORKER = (sys.executable, "-m", "dare_bench.harness.executors.worker")
 NOT_RUN = "not run:"
 
 #: glibc: keep freed memory instead of returning it to the kernel; large tensors are then reused (training 1.2 times
-#: faster on CPU, measured in the project's feasibility study).
+#: faster on CPU, measured on the tiny models).
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 
 

@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Protocol:
-    r"""How a benchmark is asked and graded; a score belongs to one protocol (benchmarks.md section 1).
+    r"""How a benchmark is asked and graded; a score belongs to one protocol.
 
     Attributes:
         id: name, for example ``std-1``.

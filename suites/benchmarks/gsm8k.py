@@ -64,7 +64,7 @@ def split_answer(answer: str) -> tuple[str, str]:
     Raises:
         ValueError: no `#### `, or no whole number after the last one.
 
-    Source: benchmarks.md section 2 (gold = text after the last "#### "; 14 test golds have a comma, 2 are negative).
+    Source: openai/grade-school-math (gold = text after the last "#### "; 14 test golds have a comma, 2 are negative).
     """
     steps, mark, gold = answer.rpartition("#### ")
     gold = gold.strip().replace(",", "")

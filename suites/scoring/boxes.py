@@ -49,8 +49,6 @@ def answer_part(text: str) -> str:
 
     Returns:
         The part of the text to grade.
-
-    Source: benchmarks.md 6.2 step 1.
     """
     end = _END.search(text)
     body = text[: end.start()] if end else text
@@ -72,8 +70,6 @@ def boxes_from_last(text: str) -> Iterator[Box]:
 
     Yields:
         Boxes, by descending start; an inner box comes before the one around it.
-
-    Source: benchmarks.md 6.1, 6.2 (a).
     """
     found = list(_BOX.finditer(text))
     if not found:

@@ -103,8 +103,6 @@ def stated_letter(text: str, row: Row) -> tuple[str | None, str]:
 
     Returns:
         (letter or null, the tier that fired).
-
-    Source: benchmarks.md 6.4.
     """
     letters = option_letters(row)
     patterns = _patterns(letters)
@@ -206,8 +204,6 @@ class McLetter(_LetterScorer):
     r"""`mc/letter`: the choice a text settles on; last match of the first tier that matches.
 
     `value` is the score of the protocol; `strict` also asks for the letter in a complete last box.
-
-    Source: benchmarks.md 6.4.
     """
 
     name = "mc/letter"

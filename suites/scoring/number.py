@@ -155,8 +155,6 @@ class MathNumber(_NumberScorer):
     r"""`math/number`: last box, last `####`, answer phrase, last equation, last number; the first found decides.
 
     `value` is the score of the protocol; `strict` also asks for a complete last box, so the gap shows format damage.
-
-    Source: benchmarks.md 6.2.
     """
 
     name = "math/number"
@@ -176,7 +174,7 @@ class MathNumber(_NumberScorer):
 class MiniNumber(_NumberScorer):
     r"""`mini_number`: strict = the last `\boxed{...}` holds the gold; value = box, else `####`, else the last number.
 
-    Source: tiny.md 1.8 ("right value, wrong form" is stored as a tier and shown beside the score).
+    "Right value, wrong form" is a tier of its own, shown beside the score.
     """
 
     name = "mini_number"

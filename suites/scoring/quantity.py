@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-#: Two values are the same answer below this difference (benchmarks.md 6.2 step 4).
+#: Two values are the same answer below this difference.
 TOLERANCE = Fraction(1, 10**6)
 
 #: A longer run of digits is noise, not an answer; it is found but has no value.
@@ -52,7 +52,7 @@ _VARIABLE = re.compile(r"[0-9}]\s?[xyzni](?![A-Za-z])|[A-Za-z)]\s?/\s?[0-9(]|[0-
 def plain(text: str) -> str:
     r"""Returns the text with LaTeX spacing, escaped currency and typographic minus signs in their plain form.
 
-    Source: benchmarks.md 6.2 step 3 (`1,234`, `1{,}234`, `1,\!234`).
+    Thousands may be written `1,234`, `1{,}234` or `1,\!234`.
     """
     text = text.replace("{,}", ",").replace("\\!", "").replace("\\$", "$").replace("\\%", "%")
     text = text.replace("\N{MINUS SIGN}", "-").replace("**", " ")
@@ -98,8 +98,6 @@ def read_number(content: str) -> tuple[Fraction | None, str]:
 
     Returns:
         The value, or null, and the reason in words.
-
-    Source: benchmarks.md 6.2 step 3.
     """
     text = _UNIT_POWER.sub(r"\g<unit>", _DEGREE.sub(" ", _WRAPPER.sub(" ", plain(content)))).strip()
     text = re.sub(r"^-\s(?=[$0-9.])", "-", text)

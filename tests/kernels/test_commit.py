@@ -120,7 +120,7 @@ def test_equal_confidences_go_from_left_to_right():
 
 
 def test_more_asked_than_masked_never_overwrites_a_committed_token():
-    # the published SDAR script takes k positions although one mask is left (specs/decoding.md, section 4)
+    # the published SDAR script takes k positions although one mask is left
     ids = torch.tensor([[7, 7, 99, 7]])
     is_masked = ids == 99
     selected = select_top(torch.tensor([[0.9, 0.9, 0.1, 0.9]]), is_masked, torch.tensor([3]))

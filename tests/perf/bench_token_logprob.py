@@ -2,7 +2,7 @@
 
 Run ``python tests/perf/bench_token_logprob.py [--device cuda] [--chunk-size 256]``. Each variant runs in a process of
 its own, so that its peak resident memory is its own; ratios are against full logits. Forward and backward of the mean
-negative log-likelihood over the masked positions, B 16, T 256, d 256, float32 (the setting of specs/tiny.md, 3).
+negative log-likelihood over the masked positions, B 16, T 256, d 256, float32.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class TestReferenceRun:
 
 
 class TestLaws:
-    """§4.10 (a) to (h)."""
+    """Laws every implementation of d1 obeys."""
 
     def gradient(self, lm, batch, algorithm, *, old=None, ref=None, advantages=None):
         rows = rows_of(batch, algorithm.config)

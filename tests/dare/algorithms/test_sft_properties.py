@@ -131,7 +131,7 @@ class TestBlocks:
         assert not torch.equal(levels, again)
 
     def test_b_equal_s_is_the_plain_masked_model(self, tiny, make_batch):
-        """§1.3 (c): with one block the clean half is not seen, and the noisy half is plain full attention."""
+        """with one block the clean half is not seen, and the noisy half is plain full attention."""
         lm = tiny("sdar")
         batch = make_batch([3, 3], [5, 5], block_length=8)
         rows = rows_of(batch)
@@ -151,7 +151,7 @@ class TestBlocks:
             torch.testing.assert_close(found[place - 2], expected)
 
     def test_no_leak(self, tiny, make_batch):
-        """§1.3 (b): clean tokens of blocks >= k and noisy tokens of other blocks change no logit of block k."""
+        """clean tokens of blocks >= k and noisy tokens of other blocks change no logit of block k."""
         lm = tiny("sdar")
         batch = make_batch([4], [12], block_length=4)
         rows = rows_of(batch, SFTConfig(noise_low=0.5))
@@ -171,7 +171,7 @@ class TestBlocks:
         assert not torch.equal(score(lm, earlier)[0, own, 0], before[own])
 
     def test_training_scores_equal_those_of_cached_decoding(self, tiny, make_batch):
-        """§1.3 (f): the doubled layout gives the logits of the block decoder, which reads its clean past from a cache."""
+        """the doubled layout gives the logits of the block decoder, which reads its clean past from a cache."""
         from dare_bench.dare.decoding.caches import PositionCache
         from dare_bench.kernels.masks import block_causal_mask
 

@@ -30,7 +30,7 @@ def test_protocol_is_std_1_of_the_specification():
 
 
 def test_all_golds_are_right(folder):
-    """Facts counted by others: 1,319 rows, 14 golds with a comma, 2 negative (benchmarks.md section 2)."""
+    """Facts counted by others: 1,319 rows, 14 golds with a comma, 2 negative."""
     written = [fields["answer"].rpartition("#### ")[2] for fields in data.load(SOURCES["test"], folder)]
     rows = GSM8K.rows("test", data_dir=folder)
     assert len(rows) == len(written) == 1319 and len({row.id for row in rows}) == 1319
