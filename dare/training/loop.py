@@ -97,7 +97,9 @@ def train(
     if config.peft is not None:
         adapters.inject(lm, config.peft, seed=seed)
     if config.gradient_checkpointing:
-        lm.model.gradient_checkpointing_enable()
+        # transformers renames the method within the range of versions that is supported here.
+        enable = getattr(lm.model, "activation_checkpointing_enable", None) or lm.model.gradient_checkpointing_enable
+        enable()
     optimizers = optim.build(lm.model, config)
     run = Run()
     found = checkpoint.latest_state(out_dir)

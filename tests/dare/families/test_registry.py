@@ -9,7 +9,7 @@ import pytest
 from dare_bench.dare.families import registry
 from dare_bench.dare.families.registry import UnknownName, detect, families, get, get_family, models
 
-# Released sizes (the released configs and weight indexes): parameters, K/V KiB per token in bf16, LoRA r=64 weights in millions.
+# Sizes of the released checkpoints: parameters, K/V KiB per token in bf16, LoRA r=64 weights in millions.
 SIZES = {
     "llada-8b-base": (8_015_581_184, 512, 167.8),
     "llada-8b-instruct": (8_015_581_184, 512, 167.8),
