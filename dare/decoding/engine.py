@@ -208,7 +208,8 @@ class _Batch:
         if self.decoder.temperature > 0:
             seeds = self._position_seeds("token", rows, columns)[candidates]
         for index in range(0, len(hidden), HEAD_ROWS):
-            logits = self.lm.model.lm_head(hidden[index : index + HEAD_ROWS]).float()
+            logits = self.lm.model.lm_head(hidden[index : index + HEAD_ROWS])
+            logits = logits if logits.dtype == torch.float64 else logits.float()
             # The mask id stays in the softmax, as published, but is never chosen.
             log_total = logits.logsumexp(-1)
             logits[:, self.lm.mask_token_id] = -torch.inf
@@ -218,7 +219,7 @@ class _Batch:
                 scores = logits.double() / self.decoder.temperature - (-u.log()).log()
             token = scores.argmax(-1)
             tokens.append(token)
-            confidences.append((logits.gather(1, token[:, None])[:, 0] - log_total).exp())
+            confidences.append((logits.gather(1, token[:, None])[:, 0] - log_total).exp().float())
         return torch.cat(tokens), torch.cat(confidences)
 
     def _position_seeds(self, stream: str, rows: Tensor, columns: Tensor) -> Tensor:

@@ -152,6 +152,10 @@ class DiffusionLM:
         """Prompt token ids of a conversation, up to and including the opened assistant turn."""
         return self._chat().encode(messages)
 
+    def encode_chats(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> tuple[list[str], list[list[int]]]:
+        """Prompt texts and token ids of many conversations, in one call."""
+        return self._chat().encode_all(conversations) if conversations else ([], [])
+
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Prompt text of a conversation."""
         return self._chat().render(messages)

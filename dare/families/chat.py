@@ -36,6 +36,11 @@ class Chat:
         """Token ids of `render`; the template holds every special token, so none is added."""
         return self.encode_text(self.render(messages))
 
+    def encode_all(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> tuple[list[str], list[list[int]]]:
+        """Prompt texts and token ids of many conversations, tokenised in one call."""
+        texts = [self.render(messages) for messages in conversations]
+        return texts, [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
     def encode_text(self, text: str) -> list[int]:
         """Token ids of plain text, nothing added."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

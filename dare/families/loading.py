@@ -142,13 +142,9 @@ def load(
     config = read_config(folder)
     facts = get_family(family) if family else detect(config)
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    state, stored = _read_weights(folder, facts, where)
-    if dtype == "auto":
-        kind = stored
-    else:
-        kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)
+    state, kind = _read_weights(folder, facts, where, None if dtype == "auto" else _dtype(dtype))
     model = build(facts, config, dtype=kind, device="meta")
-    _assign(model, {name: tensor.to(kind) for name, tensor in state.items()}, folder)
+    _assign(model, state, folder)
     _restore_buffers(model, where)
     return DiffusionLM(facts, config, model, read_tokenizer(folder))
 
@@ -179,7 +175,7 @@ def save(lm: DiffusionLM, folder: Path, *, dtype: torch.dtype | str | None = Non
         dtype: storage dtype, default that of the weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype or lm.dtype
+    kind = lm.dtype if dtype is None else _dtype(dtype)
     tensors = {
         lm.family.unrename(name): tensor.detach().to("cpu", kind).contiguous()
         for name, tensor in lm.model.state_dict().items()
@@ -190,6 +186,13 @@ def save(lm: DiffusionLM, folder: Path, *, dtype: torch.dtype | str | None = Non
     if lm.tokenizer is not None:
         lm.tokenizer.save_pretrained(folder)
     return folder
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ValueError(f"dtype: {dtype!r}; allowed: 'auto', 'float32', 'bfloat16', 'float16' or 'float64'")
+    return kind
 
 
 def read_tokenizer(folder: Path) -> Any:
@@ -227,13 +230,17 @@ def shards(folder: Path) -> list[Path]:
     return paths
 
 
-def _read_weights(folder: Path, family: Family, device: torch.device) -> tuple[dict[str, Tensor], torch.dtype]:
+def _read_weights(
+    folder: Path, family: Family, device: torch.device, dtype: torch.dtype | None
+) -> tuple[dict[str, Tensor], torch.dtype]:
+    """All tensors under our names, each cast as it is read (None: the dtype of the first one)."""
     state: dict[str, Tensor] = {}
     for name, tensor in _stream(shards(folder), device):
-        state[family.rename(name)] = tensor
-    if not state:
+        dtype = dtype or tensor.dtype
+        state[family.rename(name)] = tensor.to(dtype)
+    if dtype is None:
         raise BadCheckpoint(f"{folder}: the weight files hold no tensors")
-    return state, next(iter(state.values())).dtype
+    return state, dtype
 
 
 def _stream(paths: list[Path], device: torch.device) -> Iterator[tuple[str, Tensor]]:

@@ -50,8 +50,7 @@ def run(job: dict[str, Any], session: Session) -> None:
     }
     evaluation_id = store.begin_evaluation(job["fingerprint"], **columns)
     finished = store.finished_sample_ids(evaluation_id)
-    prompts = [lm.encode_chat(message) for message in messages]
-    texts = [lm.render_chat(message) for message in messages]
+    texts, prompts = lm.encode_chats(messages)
     stored = len(finished)
     for batch in partition([len(prompt) for prompt in prompts], batch_size):
         index = [i for i in batch if rows[i].id not in finished]

@@ -254,3 +254,18 @@ def test_switches_that_change_the_computation_are_refused(checkpoint, field, val
 def test_unknown_family(checkpoint):
     with pytest.raises(UnknownName, match=r"unknown family 'lada'\. Did you mean 'llada'\? Known: llada, sdar\."):
         load(checkpoint, family="lada")
+
+
+@pytest.mark.parametrize("dtype", ["foo", "int64", "nn"])
+def test_unknown_dtypes_are_refused_by_name(dtype: str) -> None:
+    with pytest.raises(ValueError, match=rf"dtype: '{dtype}'; allowed: 'auto', 'float32'"):
+        load("tiny-sdar", dtype=dtype, device="cpu")
+
+
+def test_many_prompts_are_encoded_as_one_by_one() -> None:
+    lm = load("tiny-sdar", device="cpu")
+    chats = [[{"role": "user", "content": text}] for text in ("a", "How many apples?", "漢字")]
+    texts, ids = lm.encode_chats(chats)
+    assert texts == [lm.render_chat(chat) for chat in chats]
+    assert ids == [lm.encode_chat(chat) for chat in chats]
+    assert lm.encode_chats([]) == ([], [])
