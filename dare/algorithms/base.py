@@ -8,7 +8,7 @@ reference policies, memory, batching, sharding and logging belong to `dare.train
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from dare_bench.dare.lazy import lazy_import
@@ -158,14 +158,12 @@ class Context:
         step: optimiser step (supervised) or rollout index.
         total_steps: of the run.
         inner: inner iteration (pass over one rollout batch).
-        info: counters an algorithm may log.
     """
 
     run_seed: int
     step: int = 0
     total_steps: int = 1
     inner: int = 0
-    info: dict[str, float] = field(default_factory=dict)
 
     def seeds(self, stream: str, batch: Batch) -> list[int]:
         """One seed per response: equal for old, reference and policy, independent of batching and world size."""

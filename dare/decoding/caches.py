@@ -72,12 +72,10 @@ class CachePolicy:
     Attributes:
         name: as in `DecoderConfig.cache`.
         keeps: whether finished blocks are kept as keys and values.
-        exact: whether results equal full recomputation.
     """
 
     name: str
     keeps: bool
-    exact: bool = True
 
     def window(
         self, lm: DiffusionLM, stored: Tensor, start: Tensor, end: Tensor, canvas: Tensor

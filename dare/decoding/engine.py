@@ -113,6 +113,7 @@ class _Batch:
         self.seeds = torch.tensor([stream_seed(seed, "decode") for seed in seeds], device=device)
         self.stops = torch.tensor(sorted(lm.stop_token_ids), device=device)
         self.costs = [Cost() for _ in range(count)]
+        self.nfe = torch.zeros(count, dtype=torch.int64, device=device)  # forwards so far, beside the step maps
         self.kinds: list[list[str]] = [[] for _ in range(count)]
         self.block_starts: list[list[int]] = [[] for _ in range(count)]
         self.decoded_to = self.prompt.clone()
@@ -224,10 +225,9 @@ class _Batch:
 
     def _position_seeds(self, stream: str, rows: Tensor, columns: Tensor) -> Tensor:
         """One seed per (row, position, forward of the row): int64 [A, b]."""
-        nfe = torch.tensor([self.costs[row].nfe for row in rows.tolist()], device=rows.device)
         salt = stream_seed(stream)
         generated = columns - self.prompt[rows][:, None]
-        return (self.seeds[rows] ^ salt)[:, None] + generated * 0x9E3779B1 + nfe[:, None] * 0x85EBCA77C2B2
+        return (self.seeds[rows] ^ salt)[:, None] + generated * 0x9E3779B1 + self.nfe[rows][:, None] * 0x85EBCA77C2B2
 
     def _uniform(self, stream: str, rows: Tensor, columns: Tensor, count: int) -> Tensor:
         return uniform(self._position_seeds(stream, rows, columns).reshape(-1), count).view(*columns.shape, count)
@@ -235,19 +235,17 @@ class _Batch:
     def _write(self, rows: Tensor, columns: Tensor, chosen: Tensor, tokens: Tensor, confidence: Tensor) -> None:
         index = columns.clamp(max=self.ids.shape[1] - 1)
         pick = (rows[:, None].expand_as(index)[chosen], index[chosen])
-        nfe = torch.tensor([self.costs[row].nfe for row in rows.tolist()], device=rows.device)
         before = self.ids[rows[:, None], index]
         self.ids[pick] = commit.write(before, chosen, tokens)[chosen]
-        self.step_map[pick] = nfe[:, None].expand_as(index)[chosen]
+        self.step_map[pick] = self.nfe[rows][:, None].expand_as(index)[chosen]
         self.confidence[pick] = confidence[chosen]
 
     def _count(self, rows: Tensor, low: Tensor, high: Tensor, outputs: Tensor, committed: Tensor, first: bool) -> None:
+        self.nfe[rows] += 1
         table = torch.stack([rows, low, high, outputs, committed], 1).tolist()
         for row, begin, stop, scored, done in table:
             cost = self.costs[row]
             fed = stop - begin
-            cost.nfe += 1
-            cost.row_forwards += 1
             cost.positions_fed += fed
             cost.kv_read += fed * stop
             cost.tokens_committed += done
@@ -276,6 +274,7 @@ class _Batch:
         stop = next((i for i, token in enumerate(token_ids) if token in self.lm.stop_token_ids), len(token_ids))
         cost = self.costs[row]
         cost.tokens_text = stop
+        cost.nfe = cost.row_forwards = int(self.nfe[row])
         return Generation(
             token_ids=token_ids,
             text_ids=token_ids[:stop],

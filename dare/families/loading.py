@@ -14,12 +14,11 @@ from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.facts import Family
 from dare_bench.dare.families.registry import UnknownName, detect, get_family, models
 from dare_bench.kernels import dispatch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 INDEX = "model.safetensors.index.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
 class WeightsNotHere(FileNotFoundError):
@@ -249,9 +248,7 @@ def _stream(paths: list[Path], device: torch.device) -> Iterator[tuple[str, Tens
             with safe_open(path, "pt", device=str(device)) as shard:
                 for name in shard.keys():  # noqa: SIM118 (not a dict)
                     yield name, shard.get_tensor(name)
-        except Exception as error:
-            if type(error).__name__ != "SafetensorError":
-                raise
+        except SafetensorError as error:
             raise BadCheckpoint(f"{path}: damaged or not a safetensors file ({error})") from error
 
 

@@ -16,6 +16,7 @@ from dare_bench.results.keys import fingerprint, hard_fields, hard_key
 from dare_bench.results.schema import TrainingRun
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 from dare_bench.suites.benchmarks.base import Benchmark, Row
+from dare_bench.suites.prompts import prompt_hash
 from sqlalchemy import select
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def comparability(
         },
         prompt={
             "protocol": protocol.id,
-            "messages": fingerprint(messages),
+            "messages": prompt_hash(messages),
             "chat_template": "the checkpoint's own",
             "system": protocol.system,
         },
@@ -190,7 +191,7 @@ def _numerics(lm: DiffusionLM, dtype: str, batch_size: int, machine: str) -> dic
         "device": lm.device.type,
         "device_name": machine if is_cpu else torch.cuda.get_device_name(lm.device),
         "dtype": dtype,
-        "attention": "sdpa",
+        "attention": lm.model.config._attn_implementation,
         "engine": "dare-bench",
         "batch_size": batch_size,
         "torch": torch.__version__,

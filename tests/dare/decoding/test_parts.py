@@ -134,7 +134,7 @@ def test_unknown_parts(tiny):
 def test_automatic_cache(tiny):
     assert caches.policy("auto", tiny("sdar")) == caches.CachePolicy("block", keeps=True)
     assert caches.policy("auto", tiny("llada")) == caches.CachePolicy("none", keeps=False)
-    assert caches.policy("none", tiny("sdar")).exact
+    assert not caches.policy("none", tiny("sdar")).keeps
 
 
 def test_position_cache_stores_by_position_and_keeps_other_rows(tiny):
