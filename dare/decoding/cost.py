@@ -5,17 +5,18 @@ from __future__ import annotations
 from dare_bench.dare.families.facts import Dims
 
 
-def forward_flops(dims: Dims, queries: int, keys: int, outputs: int) -> float:
+def forward_flops(dims: Dims, queries: int, keys: float, outputs: int) -> float:
     """Floating point operations of one row's forward, 2 per multiply-add.
 
     Args:
         dims: network sizes.
         queries: query positions fed.
-        keys: key positions attended (the block's end under block-causal attention, else the canvas).
+        keys: key positions attended per query (the block's end under block-causal attention, the canvas under full
+            attention, the mean under causal attention).
         outputs: positions for which the output head is computed.
 
     Returns:
-        2 P_lin q + 4 L h q k + 2 d V o; no factor 1/2, attention is not causal.
+        2 P_lin q + 4 L h q k + 2 d V o.
     """
     linear = 2.0 * dims.layers * dims.linear_per_layer * queries
     attention = 4.0 * dims.layers * dims.heads * dims.head_dim * queries * keys

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from dare_bench.dare.decoding import caches, schedulers, selectors
+from dare_bench.dare.decoding import caches, request, schedulers, selectors
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.cost import forward_flops
 from dare_bench.dare.decoding.generation import Cost, Generation
@@ -53,19 +53,7 @@ def generate(
     Raises:
         ValueError: for an empty prompt, a missing gen_length, or settings that do not fit the model.
     """
-    if decoder.gen_length is None or decoder.gen_length < 1:
-        raise ValueError(f"decoder.gen_length is {decoder.gen_length!r}; allowed: a positive number of tokens")
-    for field in ("block_length", "steps_per_block"):
-        value = getattr(decoder, field)
-        if value is not None and value < 1:
-            raise ValueError(f"decoder.{field} is {value!r}; allowed: a positive number, or None for the default")
-    if not decoder.temperature >= 0:
-        raise ValueError(f"decoder.temperature is {decoder.temperature!r}; allowed: 0 (greedy) or a positive number")
-    if len(seeds) != len(prompts):
-        raise ValueError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one per prompt")
-    empty = [index for index, prompt in enumerate(prompts) if not len(prompt)]
-    if empty:
-        raise ValueError(f"prompt {empty[0]} is empty; a prompt needs at least one token")
+    request.check(prompts, decoder, seeds)
     found: dict[int, Generation] = {}
     by_length = sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), index))
     for first in range(0, len(by_length), batch_size):

@@ -46,7 +46,8 @@ class Generation:
         step_map: per entry of `token_ids`, see `STEP_CONVENTION`.
         confidence: per entry, probability (temperature 1) of the token when it was committed.
         block_starts: index into `token_ids` where each block begins (the first may begin inside a block of the grid).
-        kinds: one entry per forward of this row: ``denoise``, ``prefill+denoise`` or ``store+denoise``.
+        kinds: one entry per forward of this row: ``denoise``, ``prefill+denoise`` or ``store+denoise``; left to right
+            ``prefill+decode`` and ``decode``.
         finish_reason: ``stop`` (a stop token was committed) or ``length``.
         cost: counters.
         convention: meaning of `step_map`.
