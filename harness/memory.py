@@ -57,7 +57,7 @@ def decoding(model: Model, *, dtype: str, batch: int, tokens: int, block: int | 
     width = _BYTES[dtype]
     positions = block or family.block_length(model.config)
     cache = family.kv_bytes_per_token(model.config, width) * batch * tokens if exact_cache else 0
-    activations = width * batch * tokens * (8 * dims.hidden + 4 * dims.mlp)
+    activations = width * batch * tokens * (8 * dims.hidden + 4 * dims.mlp_width)
     logits = batch * positions * dims.vocab * (width + 4)
     return Memory(width * dims.parameters, cache + activations + logits)
 
@@ -83,7 +83,7 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     rows = train.micro_batch_size or train.batch_size
     fed = rows * tokens * (2 if family.block_causal else 1)
     width = _BYTES[train.dtype]
-    layer = width * fed * (8 * dims.hidden + 4 * dims.mlp)
+    layer = width * fed * (8 * dims.hidden + 4 * dims.mlp_width)
     stored = dims.layers * width * fed * dims.hidden + layer if train.gradient_checkpointing else dims.layers * layer
     logits = min(rows * tokens, LOGIT_CHUNK) * dims.vocab * 10
     return Memory(states, stored + logits)

@@ -1,68 +1,15 @@
-"""What a forward recomputes: cache policies, and a K/V store whose slot is the position in the sequence."""
+"""What a forward recomputes: cache policies of the decoding engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.families.cache import PositionCache
 from dare_bench.dare.families.registry import UnknownName
 from torch import Tensor
-from transformers.cache_utils import Cache
-
-
-class PositionCache(Cache):
-    """Keys and values of B rows, stored at their positions; a forward may feed any subset of rows and positions.
-
-    Before a forward, `aim` says which rows and slots it feeds. The forward overwrites those slots and attends to slots
-    below `end`, under the mask it is given: what is not yet final is simply overwritten by the next forward.
-
-    Args:
-        rows: B.
-        length: slots per row.
-        config: the transformers config (number of layers).
-    """
-
-    def __init__(self, rows: int, length: int, config: Any) -> None:
-        super().__init__(layers=[])
-        self._size = (rows, length)
-        self._store: list[tuple[Tensor, Tensor]] = []
-        self._rows: Tensor | None = None
-        self._slots: Tensor | None = None
-        self._end = 0
-
-    def aim(self, rows: Tensor, slots: Tensor, end: int) -> None:
-        """Set the target of the next forward.
-
-        Args:
-            rows: int64 [A].
-            slots: int64 [A, n], position of each fed token.
-            end: slots [0, end) are returned as keys.
-        """
-        self._rows = None if len(rows) == self._size[0] else rows
-        self._slots, self._end = slots, end
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Store [A, heads, n, d] of one layer and return [A, heads, end, d]."""
-        if layer_idx == len(self._store):
-            shape = (*self._size, key_states.shape[1], key_states.shape[3])
-            # Zeros, not empty: a closed key still multiplies its value by 0, and 0 x NaN is NaN.
-            self._store.append((key_states.new_zeros(shape), value_states.new_zeros(shape)))
-        index = torch.arange(self._size[0], device=key_states.device) if self._rows is None else self._rows
-        found = []
-        for store, states in zip(self._store[layer_idx], (key_states, value_states), strict=True):
-            store[index[:, None], self._slots] = states.transpose(1, 2)
-            kept = store[:, : self._end] if self._rows is None else store[self._rows, : self._end]
-            found.append(kept.transpose(1, 2))
-        return found[0], found[1]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Slots in use as seen by the next forward."""
-        return self._end
 
 
 @dataclass(frozen=True)
@@ -115,3 +62,6 @@ def policy(name: str, lm: DiffusionLM) -> CachePolicy:
             f"cache 'block' needs block-causal attention, family {lm.family.name!r} has full attention; use 'none'"
         )
     return _POLICIES[name]()
+
+
+__all__ = ["CachePolicy", "PositionCache", "policy"]

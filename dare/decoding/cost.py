@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dare_bench.dare.families.facts import Dims
+from dare_bench.dare.families.dims import Dims
 
 
 def forward_flops(dims: Dims, queries: int, keys: float, outputs: int) -> float:
@@ -18,7 +18,7 @@ def forward_flops(dims: Dims, queries: int, keys: float, outputs: int) -> float:
     Returns:
         2 P_lin q + 4 L h q k + 2 d V o.
     """
-    linear = 2.0 * dims.layers * dims.linear_per_layer * queries
+    linear = 2.0 * dims.linear * queries
     attention = 4.0 * dims.layers * dims.heads * dims.head_dim * queries * keys
     return linear + attention + 2.0 * dims.hidden * dims.vocab * outputs
 

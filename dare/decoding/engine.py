@@ -197,8 +197,7 @@ class _Batch:
         if self.decoder.temperature > 0:
             seeds = self._position_seeds("token", rows, columns)[candidates]
         for index in range(0, len(hidden), HEAD_ROWS):
-            logits = self.lm.model.lm_head(hidden[index : index + HEAD_ROWS])
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logits = self.lm.head(hidden[index : index + HEAD_ROWS])
             # The mask id stays in the softmax, as published, but is never chosen.
             log_total = logits.logsumexp(-1)
             logits[:, self.lm.mask_token_id] = -torch.inf

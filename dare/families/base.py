@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from dare_bench.dare.families.cache import PositionCache
 from dare_bench.dare.families.chat import Chat
-from dare_bench.dare.families.facts import Family
-from dare_bench.kernels.masks import block_causal_mask, key_mask
+from dare_bench.dare.families.facts import BLOCK_CAUSAL, CAUSAL, FULL, Family
+from dare_bench.kernels.masks import block_causal_mask, doubled_mask, key_mask
 from torch import Tensor, nn
 
 
@@ -16,7 +17,8 @@ class DiffusionLM:
     """A diffusion language model of any family behind one interface.
 
     Row i of what `logits` returns scores token i, for every family: a family whose head predicts the next token is
-    shifted in `_at`, and nowhere else.
+    shifted in `_at`, and nowhere else. There, row 0 of what is fed has no predecessor: it shows its own raw output, which
+    means nothing. So never mask the first token of a sequence, and feed a window from one token before it.
 
     Args:
         family: facts of the family.
@@ -31,7 +33,11 @@ class DiffusionLM:
         self.model = model
         self.tokenizer = tokenizer
         self.dims = family.dims(config)
-        self.mask_token_id = _token_id(config, "mask_token_id", family.mask_token_id)
+        # How the weights were stored: the dtype of most of them, and of each by official name (empty for a fresh model).
+        self.stored_dtype: torch.dtype | None = None
+        self.stored_dtypes: dict[str, torch.dtype] = {}
+        no_mask = -1 if family.mask_token_id is None else family.mask_token_id  # no id of any vocabulary
+        self.mask_token_id = _token_id(config, "mask_token_id", no_mask)
         self.eos_token_id = _token_id(config, "eos_token_id", family.eos_token_id)
         self.pad_token_id = _token_id(config, "pad_token_id", self.eos_token_id)
         self.block_length = family.block_length(config)
@@ -62,7 +68,12 @@ class DiffusionLM:
     @property
     def head_weight(self) -> Tensor:
         """Output head [V, d]."""
-        return self.model.lm_head.weight
+        return self.model.get_output_embeddings().weight
+
+    def head(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., d], in float32 (float64 for float64 weights)."""
+        raw = self.model.get_output_embeddings()(states)
+        return raw if raw.dtype == torch.float64 else raw.float()
 
     def hidden(
         self,
@@ -74,31 +85,36 @@ class DiffusionLM:
         positions: Tensor | None = None,
         cache: Any = None,
         block_length: int | None = None,
+        aligned: bool = True,
     ) -> Tensor:
         """Final hidden states, aligned: row i belongs to token i.
 
         Args:
             ids: int64 [B, n].
-            attention_mask: [B, n], 1 = real token; closes padded keys.
-            mask: ``auto`` (the family's own), ``full``, ``block_causal``, or bool [B or 1, 1, n, keys], True = attend.
-            position_ids: int64 [B, n]; default 0.. counted from the first real token.
+            attention_mask: [B, n], 1 = real token; closes padded keys. With a cache [B, keys].
+            mask: ``auto`` (the family's own), ``full``, ``block_causal``, ``causal``, or bool [B or 1, 1, n, keys],
+                True = attend.
+            position_ids: int64 [B, n]; default 0.. counted from the first real token. Needed with a cache.
             positions: int64 [B, k] or bool [B, n]: rows to return; default all.
-            cache: transformers cache; its keys come before those of `ids`. Then `mask` must be a tensor.
+            cache: transformers cache; its keys come before those of `ids` (`PositionCache`: at their slots).
             block_length: of ``block_causal``; default the checkpoint's.
+            aligned: False = as the network gives them (row i predicts token i + shift).
 
         Returns:
             [B, n, d], or [B, k, d], or [N, d] (N = number of True entries, row by row).
 
         Raises:
-            ValueError: for an unknown mask name, or a named mask together with a cache.
+            ValueError: for an unknown mask name, or a cache without `position_ids`.
         """
         if position_ids is None:
+            if cache is not None:
+                raise ValueError("with a cache give position_ids: the place of each fed token in its sequence")
             position_ids = _positions(ids, attention_mask)
         allowed = self._mask(ids, mask, attention_mask, position_ids, cache, block_length)
         states = self.model.model(
             input_ids=ids, attention_mask=allowed, position_ids=position_ids, cache=cache, use_cache=cache is not None
         ).last_hidden_state
-        return self._at(states, positions)
+        return self._at(states, positions, self.family.shift if aligned else 0)
 
     def logits(self, ids: Tensor, **options: Any) -> Tensor:
         """Aligned logits in float32 (float64 for float64 weights); the head is computed only at `positions`.
@@ -110,16 +126,66 @@ class DiffusionLM:
         Returns:
             [B, n, V], or [B, k, V], or [N, V].
         """
-        raw = self.model.lm_head(self.hidden(ids, **options))
-        return raw if raw.dtype == torch.float64 else raw.float()
+        return self.head(self.hidden(ids, **options))
+
+    def doubled(
+        self,
+        noisy: Tensor,
+        clean: Tensor,
+        *,
+        noisy_positions: Tensor | None = None,
+        noisy_real: Tensor | None = None,
+        clean_real: Tensor | None = None,
+        positions: Tensor | None = None,
+        block_length: int | None = None,
+    ) -> Tensor:
+        """Hidden states of the noisy half of ``[noisy ; clean]``: every block denoised given the clean ones before it.
+
+        One forward gives what a likelihood bound or a training step of a block family needs.
+
+        Args:
+            noisy: int64 [B, A], all of the sequence or a window of whole blocks.
+            clean: int64 [B, L].
+            noisy_positions: int64 [B, A], place of each noisy token in the sequence; default 0..A-1.
+            noisy_real, clean_real: [B, A], [B, L], nonzero = real token; default all.
+            positions: bool [B, A], rows to return; default all.
+            block_length: default the checkpoint's.
+
+        Returns:
+            [B, A, d], or [N, d] with `positions`.
+
+        Raises:
+            ValueError: for a family without block-causal attention.
+
+        Source:
+            BD3-LM (arXiv 2503.09573), SDAR (arXiv 2510.06303).
+        """
+        if not self.is_block_causal:
+            raise ValueError(
+                f"the doubled layout is for block-causal families, {self.family.name!r} has full attention"
+            )
+        (count, width), length = noisy.shape, clean.shape[1]
+        clean_positions = torch.arange(length, device=clean.device).expand(count, -1)
+        if noisy_positions is None:
+            noisy_positions = torch.arange(width, device=noisy.device).expand(count, -1)
+        size = block_length or self.block_length
+        mask = doubled_mask(noisy_positions, clean_positions, size, noisy_real=noisy_real, clean_real=clean_real)
+        place = torch.cat([noisy_positions, clean_positions], 1)
+        scored = positions
+        if positions is not None:
+            scored = torch.cat([positions, positions.new_zeros(count, length)], 1)
+        states = self.hidden(torch.cat([noisy, clean], 1), mask=mask, position_ids=place, positions=scored)
+        return states if positions is not None else states[:, :width]
 
     @staticmethod
-    def _at(states: Tensor, positions: Tensor | None) -> Tensor:
+    def _at(states: Tensor, positions: Tensor | None, shift: int) -> Tensor:
         if positions is None:
-            return states
+            return torch.cat([states[:, :shift], states[:, : states.shape[1] - shift]], 1) if shift else states
         if positions.dtype == torch.bool:
-            return states[positions]
-        return states.gather(1, positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+            rows, columns = positions.nonzero(as_tuple=True)
+            return states[rows, (columns - shift).clamp(min=0)]
+        index = (positions - shift).clamp(min=0)
+        return states.gather(1, index.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
     def _mask(
         self,
@@ -132,21 +198,31 @@ class DiffusionLM:
     ) -> Tensor | None:
         if isinstance(mask, Tensor):
             return mask
-        if mask == "auto":
-            mask = "block_causal" if self.is_block_causal else "full"
-        if cache is not None:
-            raise ValueError(f"mask {mask!r} with a cache: give a bool mask [B, 1, n, cached keys + n] instead")
-        if mask == "full":
+        kind = self.family.attention if mask == "auto" else mask
+        if kind not in (FULL, BLOCK_CAUSAL, CAUSAL):
+            raise ValueError(
+                f"unknown mask {mask!r}; allowed: 'auto', 'full', 'block_causal', 'causal' or a bool tensor"
+            )
+        if kind == FULL and self.family.attention != CAUSAL:
             # None runs unmasked attention: the attention modules are set to is_causal=False when the model is built.
             return None if attention_mask is None else key_mask(attention_mask)
-        if mask == "block_causal":
-            allowed = block_causal_mask(position_ids, block_length or self.block_length)
-            if attention_mask is None:
-                return allowed
-            # A padded query keeps itself: a row without an open key may become NaN and leak through its values.
-            itself = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
-            return (allowed & key_mask(attention_mask)) | itself
-        raise ValueError(f"unknown mask {mask!r}; allowed: 'auto', 'full', 'block_causal' or a bool tensor")
+        width = ids.shape[1]
+        keys = width if cache is None else _keys(cache, width)
+        if attention_mask is not None:
+            key_positions = _positions(attention_mask, attention_mask)
+        elif cache is None:
+            key_positions = position_ids
+        else:
+            key_positions = torch.arange(keys, device=ids.device).expand(ids.shape[0], -1)
+        size = {FULL: 1 << 62, CAUSAL: 1, BLOCK_CAUSAL: block_length or self.block_length}[kind]
+        allowed = block_causal_mask(position_ids, size, key_positions)
+        if attention_mask is None:
+            return allowed
+        allowed = allowed & key_mask(attention_mask)
+        if cache is not None:
+            return allowed
+        # A padded query keeps itself: a row without an open key may become NaN and leak through its values.
+        return allowed | torch.eye(width, dtype=torch.bool, device=ids.device)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Prompt token ids of a conversation, up to and including the opened assistant turn."""
@@ -182,6 +258,11 @@ class DiffusionLM:
 def _token_id(config: Mapping[str, Any], field: str, default: int) -> int:
     value = config.get(field)
     return default if value is None else int(value)
+
+
+def _keys(cache: Any, fed: int) -> int:
+    """Keys a forward attends to: a cache with slots knows, others append what is fed."""
+    return cache.end if isinstance(cache, PositionCache) else cache.get_seq_length() + fed
 
 
 def _positions(ids: Tensor, attention_mask: Tensor | None) -> Tensor:

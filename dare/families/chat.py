@@ -19,6 +19,7 @@ class Chat:
     def __init__(self, tokenizer: Any, family: Family) -> None:
         self.tokenizer = tokenizer
         self.template = getattr(tokenizer, "chat_template", None) or family.chat_template
+        self.options = dict(family.chat_options)
         known = tokenizer.get_vocab()
         self.stop_token_ids = {known[token] for token in family.stop_tokens if token in known}
         self.reply_end_id = known.get(family.reply_end)
@@ -30,6 +31,7 @@ class Chat:
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=True,
+            **self.options,
         )
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

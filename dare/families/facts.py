@@ -1,15 +1,34 @@
-"""What a family is, as facts: class name, config fields, key names, mask rule, special tokens. Imports no torch."""
+"""What a family is, as facts: network class, config fields, key names, mask rule, special tokens. Imports no torch."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from dare_bench.dare.families.dims import Dims
+from dare_bench.dare.families.keys import Piece
+
+FULL, BLOCK_CAUSAL, CAUSAL = "full", "block_causal", "causal"
 
 
 class UnsupportedConfig(ValueError):
     """A checkpoint's config.json asks for something that the family's mapping does not reproduce."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The unmodified transformers class that computes a config.
+
+    Attributes:
+        model_class: for example ``Qwen3MoeForCausalLM``.
+        config_class: for example ``Qwen3MoeConfig``.
+        arguments: of the config class.
+    """
+
+    model_class: str
+    config_class: str
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -18,40 +37,51 @@ class Family:
 
     Attributes:
         name: registry name.
-        transformers_class: the unmodified class that computes it.
-        block_causal: attention is block-causal (an exact K/V cache of finished blocks exists); else full.
+        attention: ``full``, ``block_causal`` (finished blocks can be cached exactly) or ``causal``.
         matches: whether a config.json (as a dict) is of this family.
-        to_transformers: official config fields -> keyword arguments of the transformers config class.
-        config_class: transformers config class name.
-        rename: official parameter name -> name in the transformers class (None: not a parameter of ours).
-        unrename: the inverse, for saving with official names.
-        mask_token_id: default when the config does not carry it.
+        network: official config -> transformers class; raises `UnsupportedConfig` for switches it does not reproduce.
+        tensors: official config -> every official tensor name with its place in our network; null = the names are those
+            of the network.
+        dims: official config -> sizes.
+        mask_token_id: default when the config does not carry it; null = the family has no mask token.
         eos_token_id: default end-of-text id, also used as padding.
         stop_tokens: token strings at which a reply ends, looked up in the checkpoint's tokenizer.
         reply_end: token string that closes a reply in supervised targets.
         default_block_length: default when the config does not carry it (decoding block of full-attention families).
         lora_targets: full-match pattern on *our* module names.
-        dims: official config -> (layers, hidden, heads, kv_heads, head_dim, mlp, vocab).
         chat_template: jinja template used when the checkpoint's tokenizer has none.
-        system_block: whether a system message is rendered.
+        shift: logit i of the network scores token i + shift; aligned in `DiffusionLM`.
+        engine: module of `dare.decoding` whose `generate` decodes it.
+        trainer: module of `dare.training` whose `train` trains it; null = evaluation only.
+        decoder_fields: fields of `DecoderConfig` that the engine honours; null = all.
+        default_decoder: fields of `DecoderConfig` where a manifest leaves them out.
+        chat_options: variables of the chat template.
     """
 
     name: str
-    transformers_class: str
-    config_class: str
-    block_causal: bool
+    attention: str
     matches: Callable[[Mapping[str, Any]], bool]
-    to_transformers: Callable[[Mapping[str, Any]], dict[str, Any]]
-    rename: Callable[[str], str]
-    unrename: Callable[[str], str]
-    mask_token_id: int
+    network: Callable[[Mapping[str, Any]], Network]
+    tensors: Callable[[Mapping[str, Any]], Iterator[tuple[str, tuple[Piece, ...]]]] | None
+    dims: Callable[[Mapping[str, Any]], Dims]
+    mask_token_id: int | None
     eos_token_id: int
     stop_tokens: tuple[str, ...]
     reply_end: str
     default_block_length: int
     lora_targets: str
-    dims: Callable[[Mapping[str, Any]], Dims]
     chat_template: str
+    shift: int = 0
+    engine: str = "engine"
+    trainer: str | None = "loop"
+    decoder_fields: frozenset[str] | None = None
+    default_decoder: Mapping[str, Any] = field(default_factory=dict)
+    chat_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def block_causal(self) -> bool:
+        """Whether finished blocks never see later ones."""
+        return self.attention == BLOCK_CAUSAL
 
     def parameters(self, config: Mapping[str, Any]) -> int:
         """Exact parameter count of a config."""
@@ -59,8 +89,7 @@ class Family:
 
     def kv_bytes_per_token(self, config: Mapping[str, Any], dtype_bytes: int = 2) -> int:
         """Bytes of cached keys and values per token."""
-        dims = self.dims(config)
-        return 2 * dims.layers * dims.kv_heads * dims.head_dim * dtype_bytes
+        return self.dims(config).kv_values_per_token * dtype_bytes
 
     def block_length(self, config: Mapping[str, Any]) -> int:
         """Block length the checkpoint was trained for (block families) or decodes with by default."""
@@ -68,35 +97,54 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Dims:
-    """Sizes of a dense decoder, as needed for parameter, memory and FLOP counts."""
+class Overrides:
+    """Facts of a family or config that a manifest sets for one checkpoint; null = as they are.
 
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    mlp: int
-    vocab: int
-    qk_norm: bool = False
+    Attributes:
+        mask_token_id, eos_token_id, pad_token_id: special ids.
+        block_length: tokens per block.
+        stop_tokens: token strings that end a reply.
+        reply_end: token string that closes a reply in supervised targets.
+        lora_targets: full-match pattern on module names.
+        chat_template: jinja text.
+        chat_options: variables of the chat template, for example ``enable_thinking: false``.
+        decoder: default decoder, fields of `DecoderConfig`.
+    """
 
-    @property
-    def linear_per_layer(self) -> int:
-        """Weights of the linear maps of one layer."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return attention + 3 * self.hidden * self.mlp
+    mask_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    block_length: int | None = None
+    stop_tokens: tuple[str, ...] | None = None
+    reply_end: str | None = None
+    lora_targets: str | None = None
+    chat_template: str | None = None
+    chat_options: Mapping[str, Any] | None = None
+    decoder: Mapping[str, Any] | None = None
 
-    @property
-    def parameters(self) -> int:
-        """All weights, embedding and untied head included."""
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        return self.layers * (self.linear_per_layer + norms) + self.hidden + 2 * self.vocab * self.hidden
+    def apply(self, family: Family, config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+        """Family and config with these facts; ids and block length go into the config and travel with saved weights."""
+        named = {
+            "stop_tokens": self.stop_tokens,
+            "reply_end": self.reply_end,
+            "lora_targets": self.lora_targets,
+            "chat_template": self.chat_template,
+            "chat_options": self.chat_options,
+            "default_decoder": self.decoder,
+        }
+        ids = {
+            "mask_token_id": self.mask_token_id,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self.pad_token_id,
+            "block_size": self.block_length,
+        }
+        changed = replace(family, **{name: value for name, value in named.items() if value is not None})
+        return changed, {**config, **{name: value for name, value in ids.items() if value is not None}}
 
-    def lora_parameters(self, r: int) -> int:
-        """Adapter weights of rank `r` on the seven linear maps of every layer."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        widths = (self.hidden + q) * 2 + (self.hidden + kv) * 2 + (self.hidden + self.mlp) * 3
-        return self.layers * r * widths
+    def values(self) -> dict[str, Any]:
+        """What is set, as JSON values."""
+        found = {name: value for name, value in vars(self).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def require(config: Mapping[str, Any], family: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
@@ -110,23 +158,44 @@ def require(config: Mapping[str, Any], family: str, allowed: Mapping[str, tuple[
     Raises:
         UnsupportedConfig: naming the field, its value and the accepted ones.
     """
-    for field, values in allowed.items():
-        if field in config and config[field] not in values:
+    for name, values in allowed.items():
+        if name in config and config[name] not in values:
             accepted = " or ".join(repr(value) for value in values)
             raise UnsupportedConfig(
-                f"{family}: config field {field!r} is {config[field]!r}, supported: {accepted}. "
+                f"{family}: config field {name!r} is {config[name]!r}, supported: {accepted}. "
                 "The checkpoint would be computed wrongly; load it with the code it came with instead."
             )
 
 
-def substitute(pairs: tuple[tuple[str, str], ...]) -> Callable[[str], str]:
-    """Build a renaming function from (pattern, replacement) pairs; the first full match wins, else the name is kept."""
-    compiled = [(re.compile(pattern), replacement) for pattern, replacement in pairs]
+def only(config: Mapping[str, Any], family: str, known: frozenset[str]) -> None:
+    """Refuse a config with fields nobody has looked at: one of them may change what the network computes.
 
-    def rename(name: str) -> str:
-        for pattern, replacement in compiled:
-            if pattern.fullmatch(name):
-                return pattern.sub(replacement, name)
-        return name
+    Args:
+        config: official config.json.
+        family: name used in the message.
+        known: fields that the mapping uses, checks, or knows to be without effect.
 
-    return rename
+    Raises:
+        UnsupportedConfig: naming the fields whose value would do something if it did anything.
+    """
+    # A switch that is off, absent by another name, or zero is harmless whatever it means.
+    strange = sorted(name for name in config if name not in known and config[name] not in (None, False, 0, "", [], {}))
+    if strange:
+        shown = ", ".join(f"{name} = {config[name]!r}" for name in strange[:5])
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        raise UnsupportedConfig(
+            f"{family}: config.json has switches that this mapping does not know: {shown}{more}. "
+            "Remove them if they are without effect; otherwise the checkpoint would be computed wrongly."
+        )
+
+
+#: Fields of any config.json that say nothing about the computation of logits.
+BOOKKEEPING = frozenset(
+    {
+        "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version",
+        "use_cache", "return_dict", "output_attentions", "output_hidden_states", "initializer_range", "bos_token_id",
+        "eos_token_id", "pad_token_id", "mask_token_id", "block_size", "attn_implementation", "_attn_implementation",
+        "max_position_embeddings", "id2label", "label2id", "problem_type", "tokenizer_class", "license",
+        "task_specific_params",
+    }
+)  # fmt: skip

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dare_bench.dare.families.facts import Dims, Family, require, substitute
+from dare_bench.dare.families.common import DENSE_TARGETS, decoder_arguments
+from dare_bench.dare.families.dims import Dims
+from dare_bench.dare.families.facts import BOOKKEEPING, FULL, Family, Network, only, require
+from dare_bench.dare.families.keys import Tensors, decoder_tensors, renamed, substitute
 from dare_bench.dare.families.registry import register
 
 # The released template always opens the assistant's turn, with or without add_generation_prompt.
@@ -28,53 +31,60 @@ _PARTS = {
     "ff_out": "mlp.down_proj",
 }
 _TOP = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
-
-
-def to_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Map the official fields to `LlamaConfig` arguments, refusing switches that change the computation."""
-    require(
-        config,
-        "llada",
-        {
-            "activation_type": ("silu",),
-            "block_type": ("llama",),
-            "block_group_size": (1,),
-            "layer_norm_type": ("rms",),
-            "layer_norm_with_affine": (True,),
-            "attention_layer_norm": (False,),
-            "bias_for_layer_norm": (False, None),
-            "include_bias": (False,),
-            "include_qkv_bias": (False, None),
-            "rope": (True,),
-            "alibi": (False,),
-            "multi_query_attention": (None, False),
-            "scale_logits": (False,),
-            "input_emb_norm": (False,),
-            "weight_tying": (False,),
-        },
+_official = substitute(
+    (
+        *(
+            (rf"model\.layers\.(\d+)\.{ours}\.weight", rf"model.transformer.blocks.\1.{part}.weight")
+            for part, ours in _PARTS.items()
+        ),
+        *((rf"{ours}\.weight", f"model.transformer.{part}.weight") for part, ours in _TOP.items()),
     )
+)
+
+
+_SWITCHES = {
+    "activation_type": ("silu",),
+    "block_type": ("llama",),
+    "block_group_size": (1,),
+    "layer_norm_type": ("rms",),
+    "layer_norm_with_affine": (True,),
+    "attention_layer_norm": (False,),
+    "bias_for_layer_norm": (False, None),
+    "include_bias": (False,),
+    "include_qkv_bias": (False, None),
+    "rope": (True,),
+    "alibi": (False,),
+    "multi_query_attention": (None, False),
+    "scale_logits": (False,),
+    "input_emb_norm": (False,),
+    "weight_tying": (False,),
+    "attention_dropout": (0, None),
+    "embedding_dropout": (0, None),
+    "residual_dropout": (0, None),
+}
+# Read above or below, or without effect on logits: initialisation, precision of training, choice of attention kernel.
+_KNOWN = BOOKKEEPING | {
+    *_SWITCHES, "d_model", "n_layers", "n_heads", "n_kv_heads", "mlp_hidden_size", "mlp_ratio", "vocab_size",
+    "embedding_size", "max_sequence_length", "rms_norm_eps", "rope_theta", "rope_full_precision", "alibi_bias_max",
+    "attention_layer_norm_with_affine", "init_fn", "init_std", "init_cutoff_factor", "init_device", "precision",
+    "flash_attention",
+}  # fmt: skip
+
+
+def network(config: Mapping[str, Any]) -> Network:
+    """Map the official fields to `LlamaConfig` arguments, refusing switches that change the computation."""
+    require(config, "llada", _SWITCHES)
+    only(config, "llada", _KNOWN)
     sizes = dims(config)
-    return {
-        "vocab_size": sizes.vocab,
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.mlp,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
-        "max_position_embeddings": config.get("max_sequence_length", 4096),
-        "initializer_range": config.get("init_std", 0.02),
-        "rope_parameters": {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 5e5))},
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        # pad = EOS is a trained row: nn.Embedding(padding_idx=...) would drop its gradient.
-        "pad_token_id": None,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
+    arguments = decoder_arguments(sizes, config, rope_theta=5e5, eps=1e-5, positions=4096)
+    arguments["max_position_embeddings"] = config.get("max_sequence_length", 4096)
+    arguments["initializer_range"] = config.get("init_std", 0.02)
+    return Network("LlamaForCausalLM", "LlamaConfig", arguments)
+
+
+def tensors(config: Mapping[str, Any]) -> Tensors:
+    """Official names."""
+    return renamed(decoder_tensors(dims(config)), _official)
 
 
 def dims(config: Mapping[str, Any]) -> Dims:
@@ -99,36 +109,17 @@ def matches(config: Mapping[str, Any]) -> bool:
 register(
     Family(
         name="llada",
-        transformers_class="LlamaForCausalLM",
-        config_class="LlamaConfig",
-        block_causal=False,
+        attention=FULL,
         matches=matches,
-        to_transformers=to_transformers,
-        rename=substitute(
-            (
-                *(
-                    (rf"model\.transformer\.blocks\.(\d+)\.{part}\.weight", rf"model.layers.\1.{ours}.weight")
-                    for part, ours in _PARTS.items()
-                ),
-                *((rf"model\.transformer\.{part}\.weight", f"{ours}.weight") for part, ours in _TOP.items()),
-            )
-        ),
-        unrename=substitute(
-            (
-                *(
-                    (rf"model\.layers\.(\d+)\.{ours}\.weight", rf"model.transformer.blocks.\1.{part}.weight")
-                    for part, ours in _PARTS.items()
-                ),
-                *((rf"{ours}\.weight", f"model.transformer.{part}.weight") for part, ours in _TOP.items()),
-            )
-        ),
+        network=network,
+        tensors=tensors,
+        dims=dims,
         mask_token_id=126336,
         eos_token_id=126081,
         stop_tokens=("<|eot_id|>", "<|endoftext|>"),
         reply_end="<|endoftext|>",
         default_block_length=32,
-        lora_targets=r"model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)",
-        dims=dims,
+        lora_targets=DENSE_TARGETS,
         chat_template=CHAT_TEMPLATE,
     )
 )

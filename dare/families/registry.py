@@ -16,7 +16,10 @@ from typing import Any
 from dare_bench.dare.families.facts import Family
 
 _FAMILIES: dict[str, Family] = {}
-_NOT_FAMILIES = {"facts", "registry", "base", "loading", "catalog", "chat"}
+_NOT_FAMILIES = {
+    "base", "cache", "canvas", "catalog", "chat", "common", "dims", "facts", "keys", "loading", "places", "registry",
+    "tokens", "weights",
+}  # fmt: skip
 
 
 class UnknownName(LookupError):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.families.facts import Overrides
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.config import LoraConfig
 from safetensors.torch import load_file, save_file
@@ -125,8 +126,21 @@ def merge(lm: DiffusionLM) -> DiffusionLM:
     return lm
 
 
-def load_merged(folder: Path, *, dtype: str | torch.dtype, device: str | torch.device) -> DiffusionLM:
-    """Load the base of an adapter folder and merge the adapter into it.
+def load_adapted(
+    folder: Path,
+    *,
+    family: str | None,
+    dtype: str | torch.dtype,
+    device: str | torch.device,
+    overrides: Overrides | None,
+    merged: bool,
+) -> DiffusionLM:
+    """Load the base of an adapter folder and put the adapter on it.
+
+    Args:
+        folder: of the adapter.
+        family, dtype, device, overrides: of the base, see `families.loading.load`.
+        merged: fold the adapter into the weights; else keep it live.
 
     Raises:
         BadCheckpoint: if the adapter does not fit its base.
@@ -134,7 +148,8 @@ def load_merged(folder: Path, *, dtype: str | torch.dtype, device: str | torch.d
     from dare_bench.dare.families.loading import BadCheckpoint, load
 
     described = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    lm = load(described["base_model_name_or_path"], dtype=dtype, device=device)
+    base, revision = described["base_model_name_or_path"], described.get("revision")
+    lm = load(base, family=family, dtype=dtype, device=device, revision=revision, overrides=overrides)
     if described.get("family", lm.family.name) != lm.family.name:
         raise BadCheckpoint(
             f"{folder}: adapter of family {described['family']!r}, its base "
@@ -155,4 +170,4 @@ def load_merged(folder: Path, *, dtype: str | torch.dtype, device: str | torch.d
     with torch.no_grad():
         for name, tensor in weights.items():
             own[name].copy_(tensor)
-    return merge(lm)
+    return merge(lm) if merged else lm

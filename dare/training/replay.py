@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import torch
 from dare_bench.dare.algorithms.base import Algorithm, Context, Rows
 from dare_bench.dare.families.base import DiffusionLM
-from dare_bench.kernels.masks import doubled_mask
 from dare_bench.kernels.token_logprob import token_logprob
 from torch import Tensor
 
@@ -30,18 +29,15 @@ def score(lm: DiffusionLM, rows: Rows) -> Tensor:
     """
     rows = rows.to(lm.device)
     if rows.layout == "noisy_clean":
-        clean_positions = torch.arange(rows.context.shape[1], device=lm.device).expand(len(rows), -1)
-        mask = doubled_mask(
-            rows.position_ids,
-            clean_positions,
-            rows.block_length,
+        hidden = lm.doubled(
+            rows.ids,
+            rows.context,
+            noisy_positions=rows.position_ids,
             noisy_real=rows.real,
             clean_real=rows.context_real,
+            positions=rows.mask,
+            block_length=rows.block_length,
         )
-        ids = torch.cat([rows.ids, rows.context], 1)
-        positions = torch.cat([rows.position_ids, clean_positions], 1)
-        scored = torch.cat([rows.mask, torch.zeros_like(rows.context_real)], 1)
-        hidden = lm.hidden(ids, mask=mask, position_ids=positions, positions=scored)
     else:
         real = None if bool(rows.real.all()) else rows.real
         hidden = lm.hidden(rows.ids, attention_mask=real, position_ids=rows.position_ids, positions=rows.mask)

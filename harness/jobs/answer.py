@@ -34,7 +34,7 @@ def answer(
     Returns:
         The answer, or the denoising followed by the answer and its cost.
     """
-    from dare_bench.dare.decoding.engine import generate
+    from dare_bench.dare.decoding.dispatch import generate
     from dare_bench.dare.families.loading import load
 
     folder, family = source

@@ -85,7 +85,7 @@ def partition(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 def _decode(
     lm: DiffusionLM, prompts: list[list[int]], rows: list[Row], decoder: DecoderConfig, seed: int | None
 ) -> list[Generation]:
-    from dare_bench.dare.decoding.engine import generate
+    from dare_bench.dare.decoding.dispatch import generate
 
     seeds = [stream_seed(seed or 0, "decode", row.id, 0) for row in rows]
     return generate(lm, prompts, decoder, seeds, batch_size=len(prompts))

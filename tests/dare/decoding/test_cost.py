@@ -8,7 +8,7 @@ import pytest
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.cost import forward_flops, tokens_per_forward
 from dare_bench.dare.decoding.engine import generate
-from dare_bench.dare.families.facts import Dims
+from dare_bench.dare.families.dims import Dims
 from dare_bench.dare.families.registry import get, get_family
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -130,7 +130,7 @@ def test_flops_of_llada_8b():
 def test_flops_count_grouped_keys_and_wide_heads():
     dims = Dims(layers=1, hidden=4, heads=3, kv_heads=1, head_dim=2, mlp=5, vocab=7)
     linear = 4 * 6 + 4 * 2 * 2 + 6 * 4 + 3 * 4 * 5
-    assert dims.linear_per_layer == linear
+    assert dims.linear == dims.layers * linear
     assert forward_flops(dims, 2, 9, 1) == 2 * linear * 2 + 4 * 6 * 2 * 9 + 2 * 4 * 7
 
 

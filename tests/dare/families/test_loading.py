@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -135,9 +136,7 @@ def change(checkpoint, edit):
 
 def test_missing_key(checkpoint, family):
     change(checkpoint, lambda weights: weights.pop(ONE[family]))
-    with pytest.raises(
-        BadCheckpoint, match=r"Missing: model\.layers\.0\.mlp\.down_proj\.weight; left over: none; other"
-    ):
+    with pytest.raises(BadCheckpoint, match=rf"Missing: {re.escape(ONE[family])}; left over: none; other"):
         load(checkpoint, device="cpu")
 
 
@@ -151,7 +150,7 @@ def test_extra_key(checkpoint):
 
 def test_wrong_shape(checkpoint, family):
     change(checkpoint, lambda weights: weights.update({ONE[family]: torch.zeros(32, 65)}))
-    with pytest.raises(BadCheckpoint, match=r"down_proj\.weight \(32, 65\) != \(32, 64\)"):
+    with pytest.raises(BadCheckpoint, match=rf"{re.escape(ONE[family])} \(32, 65\) != \(32, 64\)"):
         load(checkpoint, device="cpu")
 
 
@@ -221,7 +220,7 @@ def test_absent_folders_and_impossible_names():
 
 def test_a_misspelt_model_name_gets_a_hint():
     with pytest.raises(
-        UnknownName, match=r"unknown model 'tiny-sdra'\. Did you mean 'tiny-sdar'\? Known: llada-1\.5, "
+        UnknownName, match=r"unknown model 'tiny-sdra'\. Did you mean 'tiny-sdar'\? Known: .*llada-1\.5, "
     ):
         load("tiny-sdra")
 
@@ -252,7 +251,7 @@ def test_switches_that_change_the_computation_are_refused(checkpoint, field, val
 
 
 def test_unknown_family(checkpoint):
-    with pytest.raises(UnknownName, match=r"unknown family 'lada'\. Did you mean 'llada'\? Known: llada, sdar\."):
+    with pytest.raises(UnknownName, match=r"unknown family 'lada'\. Did you mean 'llada'\? Known: .*llada, .*sdar"):
         load(checkpoint, family="lada")
 
 
