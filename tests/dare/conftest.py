@@ -27,6 +27,44 @@ TINY: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCAB, "block_size": 4,
         "mask_token_id": MASK, "eos_token_id": EOS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
     },
+    "diffusion_gemma": {
+        "model_type": "diffusion_gemma", "canvas_length": 8, "eos_token_id": EOS,
+        "text_config": {
+            "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1,
+            "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "num_experts": 4,
+            "top_k_experts": 2, "moe_intermediate_size": 16, "vocab_size": VOCAB, "pad_token_id": 0,
+        },
+        "vision_config": {
+            "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 24, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4, "position_embedding_size": 8,
+        },
+    },
+    "dream": {
+        "model_type": "Dream", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCAB, "block_size": 8, "mask_token_id": MASK,
+        "eos_token_id": EOS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    },
+    "sdar_moe": {
+        "model_type": "sdar_moe", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCAB, "block_size": 4,
+        "mask_token_id": MASK, "eos_token_id": EOS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
+    },
+    "llada_moe": {
+        "model_type": "llada", "architectures": ["LLaDAMoEModel"], "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCAB, "block_size": 8, "mask_token_id": MASK,
+        "eos_token_id": EOS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "num_experts": 6, "num_experts_per_tok": 2,
+        "expert_intermediate_size": 24, "dense_intermediate_size": 64, "moe_layer_freq": [1, 1], "qk_layernorm": True,
+    },
+    "llada2_moe": {
+        "model_type": "llada2_moe", "hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCAB, "block_size": 4,
+        "mask_token_id": MASK, "eos_token_id": EOS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 1, "n_group": 4, "topk_group": 2,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5, "rotary_dim": 4,
+        "use_qk_norm": True, "moe_router_enable_expert_bias": True, "score_function": "sigmoid",
+    },
 }  # fmt: skip
 
 
@@ -61,10 +99,15 @@ def _tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Dif
     with torch.no_grad():
         for name, weight in sorted(lm.model.named_parameters()):
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            if weight.dim() == 1:
+            if name.endswith("bias"):
+                fresh = 0.3 * noise
+            elif weight.dim() == 1:
                 fresh = 1 + 0.2 * noise
             else:
                 scale = 2.0 if name == "lm_head.weight" else 1.0
-                fresh = noise if "embed" in name else noise * scale * weight.shape[1] ** -0.5
+                fresh = noise if "embed" in name else noise * scale * weight.shape[-1] ** -0.5
             weight.copy_(fresh.to(dtype))
+        for name, buffer in lm.model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # of the routers: decides which experts, not their weights
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
     return lm

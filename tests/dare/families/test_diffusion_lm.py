@@ -58,7 +58,9 @@ def test_the_mask_argument(tiny, family, ids):
 
 
 def test_bad_masks(tiny, ids):
-    with pytest.raises(ValueError, match=r"unknown mask 'window'; allowed: 'auto', 'full', 'block_causal', 'causal' or a bool"):
+    with pytest.raises(
+        ValueError, match=r"unknown mask 'window'; allowed: 'auto', 'full', 'block_causal', 'causal' or a bool"
+    ):
         tiny("llada").logits(ids, mask="window")
     cache = PositionCache(2, 10, tiny("sdar").model.config)
     with pytest.raises(ValueError, match=r"with a cache give position_ids"):

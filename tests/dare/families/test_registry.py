@@ -106,7 +106,10 @@ def test_attention_kinds_and_ends():
     assert {name for name, kind in kinds.items() if kind == "block_causal"} == {"sdar", "sdar_moe", "llada2_moe"}
     assert {name for name, kind in kinds.items() if kind == "full"} == {"llada", "llada_moe", "dream"}
     assert list(families()) == sorted(families())
-    assert {name: family.shift for name, family in families().items() if family.shift} == {"dream": 1, "autoregressive": 1}
+    assert {name: family.shift for name, family in families().items() if family.shift} == {
+        "dream": 1,
+        "autoregressive": 1,
+    }
     ids = {name: (family.mask_token_id, family.eos_token_id) for name, family in families().items()}
     assert ids["llada"] == (126336, 126081)
     assert ids["dream"] == (151666, 151643)
