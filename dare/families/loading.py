@@ -47,6 +47,8 @@ def build(
     # Padded and block-causal batches bring a boolean mask of their own: choose a path that takes one.
     runs_on = "cuda" if torch.cuda.is_available() else "cpu"
     class_config._attn_implementation = dispatch.choose(runs_on, dtype, mask="arbitrary").attn_implementation
+    if dtype == torch.float64:
+        class_config._experts_implementation = "eager"  # the grouped matrix product takes no float64
     cls = getattr(transformers, network.model_class)
     if family.attention != CAUSAL:
         class_config.is_causal = False
