@@ -43,7 +43,8 @@ class DiffusionLM:
         self.block_length = family.block_length(config)
         self.chat = None if tokenizer is None else Chat(tokenizer, family)
         stops = self.chat.stop_token_ids if self.chat else set()
-        self.stop_token_ids: set[int] = stops | {self.eos_token_id}
+        listed = config.get("eos_token_id")
+        self.stop_token_ids: set[int] = stops | {self.eos_token_id, *(listed if isinstance(listed, list) else ())}
 
     @property
     def is_block_causal(self) -> bool:
@@ -257,6 +258,8 @@ class DiffusionLM:
 
 def _token_id(config: Mapping[str, Any], field: str, default: int) -> int:
     value = config.get(field)
+    if isinstance(value, list):  # several end tokens: the first one ends a text, the others a turn
+        value = value[0] if value else None
     return default if value is None else int(value)
 
 

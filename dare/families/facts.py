@@ -93,7 +93,7 @@ class Family:
 
     def block_length(self, config: Mapping[str, Any]) -> int:
         """Block length the checkpoint was trained for (block families) or decodes with by default."""
-        return int(config.get("block_size") or self.default_block_length)
+        return int(config.get("block_size") or config.get("canvas_length") or self.default_block_length)
 
 
 @dataclass(frozen=True)

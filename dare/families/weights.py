@@ -135,16 +135,19 @@ def _open(path: Path, device: str) -> Iterator[Any]:
 
 def allocate(model: nn.Module, device: torch.device) -> None:
     """Give every parameter memory on a device (contents undefined), and move the buffers there."""
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()  # first: a weight that several modules share gets memory once
+    given: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and parameter.is_meta:
-                fresh = torch.empty_like(parameter, device=device)
-                module._parameters[name] = nn.Parameter(fresh, requires_grad=parameter.requires_grad)
+                if id(parameter) not in given:
+                    fresh = torch.empty_like(parameter, device=device)
+                    given[id(parameter)] = nn.Parameter(fresh, requires_grad=parameter.requires_grad)
+                module._parameters[name] = given[id(parameter)]
         for name, buffer in list(module._buffers.items()):
             if buffer is not None and not buffer.is_meta:
                 module._buffers[name] = buffer.to(device)
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
 
 
 def write(
