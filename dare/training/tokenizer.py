@@ -7,13 +7,19 @@ from typing import Any
 
 #: Special tokens in id order behind the ordinary vocabulary, as the released tokenizers have them.
 SPECIALS = {
+    "autoregressive": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     "sdar": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"),
     "llada": (
         "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     ),
+    "diffusion_gemma": (
+        "<pad>", "<eos>", "<bos>", "<|tool_response>", "<|think|>", "<|channel>", "<channel|>", "<|turn>", "<turn|>",
+    ),
 }  # fmt: skip
+#: Families without an entry have no mask token.
 MASK = {"sdar": "<|MASK|>", "llada": "<|mdm_mask|>"}
 END = "<|endoftext|>"
+ENDS = {"diffusion_gemma": "<eos>"}
 
 
 def train_tokenizer(texts: Iterable[str], family: str, *, vocab_size: int, chat_template: str) -> Any:
@@ -53,9 +59,9 @@ def train_tokenizer(texts: Iterable[str], family: str, *, vocab_size: int, chat_
         raise ValueError(f"the text yields {tokenizer.get_vocab_size()} tokens, wanted {vocab_size}: give more text")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=END,
-        mask_token=MASK[family],
+        eos_token=ENDS.get(family, END),
+        pad_token=ENDS.get(family, END),
+        mask_token=MASK.get(family),
         chat_template=chat_template,
         clean_up_tokenization_spaces=False,
     )
