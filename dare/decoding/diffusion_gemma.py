@@ -19,6 +19,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.generation import Cost, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.canvas import CanvasDims
+from dare_bench.dare.families.diffusion_gemma import DEFAULT_DECODER
 from dare_bench.dare.randomness import stream_seed
 from torch import Tensor
 
@@ -86,7 +87,7 @@ def _arguments(lm: DiffusionLM, decoder: DecoderConfig) -> dict[str, Any]:
     return {
         "max_new_tokens": decoder.gen_length,
         "max_length": None,
-        "max_denoising_steps": decoder.steps_per_block or lm.family.default_decoder["steps_per_block"],
+        "max_denoising_steps": decoder.steps_per_block or DEFAULT_DECODER["steps_per_block"],
         "sampler_config": EntropyBoundSamplerConfig(entropy_bound=options["entropy_bound"]),
         "t_max": decoder.temperature,
         "t_min": decoder.temperature * COOLED,
@@ -104,15 +105,12 @@ def _arguments(lm: DiffusionLM, decoder: DecoderConfig) -> dict[str, Any]:
 
 def _options(lm: DiffusionLM, decoder: DecoderConfig) -> dict[str, float]:
     """Options of the sampler, after a look at everything the class would silently ignore."""
-    honoured = lm.family.decoder_fields or frozenset()
-    ours: Mapping[str, Any] = lm.family.default_decoder
+    honoured, ours = lm.family.decoder_fields or frozenset(), DEFAULT_DECODER
     plain = DecoderConfig()
     for field in fields(decoder):
         given = getattr(decoder, field.name)
-        if field.name in honoured or field.name in ours or field.name == "name":
-            continue
-        if given != getattr(plain, field.name):
-            allowed = ", ".join(sorted(honoured))
+        if field.name not in honoured | set(ours) and given != getattr(plain, field.name):
+            allowed = ", ".join(sorted(honoured - {"name"}))
             raise ValueError(
                 f"decoder.{field.name} is {given!r}, which {lm.family.name} does not honour: it decodes by its own "
                 f"procedure. Leave it out; allowed: {allowed}"
@@ -221,7 +219,7 @@ class _Watch:
         fresh = torch.ones_like(draft, dtype=torch.bool) if self.draft is None else draft != self.draft
         self.settled[fresh] = len(self.kinds) - 1
         self.confidence[fresh] = probability[fresh]
-        self.draft = draft
+        self.draft, self.logits = draft, None
 
     def put(self, value: Tensor) -> None:
         """Streamer: the prompt, then each finished canvas."""
@@ -232,7 +230,7 @@ class _Watch:
         self.token_ids += value[0].tolist()
         self.step_map += self.settled.tolist()
         self.confidences += [round(probability, 6) for probability in self.confidence.tolist()]
-        self.draft = self.logits = None
+        self.draft = None
 
     def end(self) -> None:
         """Streamer: nothing is held back."""

@@ -105,8 +105,13 @@ class DiffusionLM:
             [B, n, d], or [B, k, d], or [N, d] (N = number of True entries, row by row).
 
         Raises:
-            ValueError: for an unknown mask name, or a cache without `position_ids`.
+            ValueError: for an unknown mask name, a cache without `position_ids`, or a family that its engine alone feeds.
         """
+        if self.family.trainer is None and self.family.engine != "engine":
+            raise ValueError(
+                f"{self.family.name} is for evaluation only: its network is fed by decoding.{self.family.engine}, "
+                "and a sequence has no hidden states outside it"
+            )
         if position_ids is None:
             if cache is not None:
                 raise ValueError("with a cache give position_ids: the place of each fed token in its sequence")

@@ -229,7 +229,7 @@ register(
         chat_template=CHAT_TEMPLATE,
         engine="diffusion_gemma",
         trainer=None,
-        decoder_fields=frozenset({"gen_length", "steps_per_block", "temperature", "early_stop"}),
+        decoder_fields=frozenset({"name", "gen_length", "steps_per_block", "temperature", "early_stop"}),
         default_decoder=DEFAULT_DECODER,
     )
 )

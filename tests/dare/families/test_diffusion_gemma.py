@@ -219,10 +219,12 @@ def test_chat_text(messages: list[tuple[str, str]], options: dict[str, bool], te
     assert rendered == [text]
 
 
-def test_it_is_for_evaluation_only() -> None:
+def test_it_is_for_evaluation_only(lm: DiffusionLM) -> None:
     from dare_bench.dare.algorithms import registry
 
     assert FAMILY.trainer is None
+    with pytest.raises(ValueError, match="for evaluation only"):
+        lm.logits(torch.tensor([[3, 4]]))
     entries = [entry for several in registry.algorithms().values() for entry in several]
     assert entries
     assert not any("diffusion_gemma" in entry.families for entry in entries)
