@@ -42,9 +42,9 @@ def expand(suite: Suite, document: Document) -> list[Cell]:
     cells = []
     for cell in product:
         hits = [index for index, rule in enumerate(suite.exclude) if _matches(cell, rule)]
-        for index in hits:
+        for index in hits:  # also of pairs that no recipe exists for: such a rule says so
             used[index] = True
-        if not hits:
+        if not hits and cell.recipe.trains(cell.model):
             cells.append(cell)
     problems = [
         document.problem(("exclude", index), "matches no cell of the grid", given=str(document.data["exclude"][index]))

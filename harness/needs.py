@@ -25,13 +25,15 @@ def job_memory(job: Job, cells: list[Cell]) -> Memory | None:
         return None
     model = next(cell.model for cell in cells if cell.model.name == job.spec["model"]["name"])
     if job.kind == "train":
-        recipe = next(cell.recipe for cell in cells if cell.recipe.label == job.spec["label"])
-        needs = algorithm_registry.get(recipe.name).needs
+        label = job.spec["label"]
+        recipe = next(cell.recipe for cell in cells if cell.recipe.label == label and cell.recipe.trains(model))
+        needs = algorithm_registry.get(recipe.name, model.family).needs
         answer = (job.spec["rollout"] or {}).get("gen_length") or PROMPT_TOKENS
         tokens = min(PROMPT_TOKENS + answer, recipe.train.max_length)
         return memory.training(model, recipe.train, tokens=tokens, needs_reference=needs.ref == "frozen")
     decoder = job.spec["decoder"]
-    is_cached = family_registry.get_family(model.family).block_causal and decoder["cache"] != "none"
+    family = family_registry.get_family(model.family)
+    is_cached = family.attention == "causal" or (family.block_causal and decoder["cache"] != "none")
     return memory.decoding(
         model,
         dtype=job.spec["dtype"],

@@ -22,7 +22,7 @@ def render(prepared: Prepared) -> str:
     """
     suite, work = prepared.suite, prepared.work
     parts = [
-        f"suite {suite.name}: {len(work.cells)} cells = {len(suite.models)} models × {len(suite.recipes)} algorithms × "
+        f"suite {suite.name}: {len(work.cells)} cells = {len(suite.models)} models × {_labels(prepared)} algorithms × "
         f"{len(suite.tasks)} benchmarks × {len(suite.decoders)} decoders × {len(suite.seeds)} seeds"
         + (f", {_product(prepared) - len(work.cells)} excluded" if suite.exclude else ""),
         _models(prepared),
@@ -42,7 +42,11 @@ def render(prepared: Prepared) -> str:
 
 def _product(prepared: Prepared) -> int:
     suite = prepared.suite
-    return len(suite.models) * len(suite.recipes) * len(suite.tasks) * len(suite.decoders) * len(suite.seeds)
+    return len(suite.models) * _labels(prepared) * len(suite.tasks) * len(suite.decoders) * len(suite.seeds)
+
+
+def _labels(prepared: Prepared) -> int:
+    return len({recipe.label for recipe in prepared.suite.recipes})
 
 
 def _models(prepared: Prepared) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dare_bench.dare.algorithms import registry as algorithm_registry
+from dare_bench.dare.algorithms.registry import AlgorithmEntry
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families import registry as family_registry
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
@@ -16,6 +17,7 @@ from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
+from dare_bench.harness.resolve_support import check_pairs, used_entries
 from dare_bench.harness.resolved import BASE, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -38,11 +40,11 @@ def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]
     shared = _shared(report, manifest)
     data = _data(report, manifest)
     phases = _phases(report, manifest, data)
-    recipes = []
+    recipes: list[Recipe | None] = []
     for index, item in enumerate(manifest.algorithms):
-        recipe = _recipe(report, manifest, ("algorithms", index), item, shared)
-        is_trained = recipe is not None and not recipe.is_base
-        recipes.append(dataclasses.replace(recipe, data=data, phases=phases) if is_trained else recipe)
+        for recipe in _recipes(report, manifest, ("algorithms", index), item, shared):
+            is_trained = recipe is not None and not recipe.is_base
+            recipes.append(dataclasses.replace(recipe, data=data, phases=phases) if is_trained else recipe)
     return recipes
 
 
@@ -112,36 +114,48 @@ def _phases(
     return tuple((item.until, dict(item.mix)) for item in items)
 
 
+def _recipes(
+    report: Reporter,
+    manifest: Manifest,
+    path: KeyPath,
+    item: AlgorithmItem,
+    shared: Mapping[str, Any],
+) -> list[Recipe | None]:
+    """One recipe per entry of the algorithm that the suite's models use: all under the item's label."""
+    known = algorithm_registry.algorithms()
+    if item.name == BASE:
+        return [_base(report, path, item, dict(item.model_extra or {}))]
+    if item.name not in known:
+        report.unknown((*path, "name"), "algorithm", item.name, [BASE, *known])
+        return []
+    used = used_entries(report, manifest, path, item, known[item.name])
+    if any(entry.needs.pairs for entry in used):
+        check_pairs(report, manifest, path, item)
+    return [_recipe(report, manifest, path, item, shared, entry, used) for entry in used]
+
+
 def _recipe(
     report: Reporter,
     manifest: Manifest,
     path: KeyPath,
     item: AlgorithmItem,
     shared: Mapping[str, Any],
+    entry: AlgorithmEntry,
+    used: list[AlgorithmEntry],
 ) -> Recipe | None:
-    extra = dict(item.model_extra or {})
-    known = algorithm_registry.algorithms()
-    if item.name == BASE:
-        return _base(report, path, item, extra)
-    if item.name not in known:
-        report.unknown((*path, "name"), "algorithm", item.name, [BASE, *known])
-        return None
-    entry = known[item.name]
-    _check_support(report, manifest, path, item, entry)
     presets = {*entry.presets, *entry.train_presets}
     if item.preset is not None and item.preset not in presets:
-        report.unknown((*path, "preset"), f"preset of {item.name}", item.preset, presets)
+        whose = f"preset of {item.name}" + (f" for {', '.join(sorted(entry.families))}" if len(used) > 1 else "")
+        report.unknown((*path, "preset"), whose, item.preset, presets)
         return None
     preset = {**entry.presets.get(item.preset, {}), **entry.train_presets.get(item.preset, {})}
     train_fields = [name for name in field_types(TrainConfig) if name != "peft"]
     own_fields = list(field_types(entry.config_class))
     origin: dict[str, KeyPath] = {key: ("train", key) for key in shared}
     values = {**preset, **shared}
-    for key, value in extra.items():
+    for key, value in (item.model_extra or {}).items():
         if key not in train_fields and key not in own_fields:
-            allowed = ", ".join(dict.fromkeys(["name", "as", "preset", "peft", *own_fields, *train_fields]))
-            near = nearest(key, [*own_fields, *train_fields])
-            report.add((*path, key), "unknown key", given=shorten(value), allowed=allowed, nearest=near)
+            _unknown_option(report, path, key, value, entry, used)
             return None
         values[key], origin[key] = value, (*path, key)
     train_values = {key: value for key, value in values.items() if key in train_fields}
@@ -155,6 +169,9 @@ def _recipe(
         return None
     if not _check_train(report, origin, path, train):
         return None
+    for key, allowed in (entry.check(train, settings) if entry.check else {}).items():
+        message = f"cannot be honoured ({item.label or item.name})"
+        report.add(origin.get(key, path), message, given=shorten(getattr(train, key)), allowed=allowed)
     peft = item.peft if "peft" in item.model_fields_set else manifest.train.peft if manifest.train else None
     lora = LoraConfig() if peft == "lora" else LoraConfig(**peft.model_dump()) if isinstance(peft, LoraItem) else None
     return Recipe(
@@ -164,7 +181,25 @@ def _recipe(
         settings=plain(settings),
         train=dataclasses.replace(train, peft=lora),
         rollout=_rollout(report, manifest, entry),
+        families=tuple(sorted(entry.families)),
     )
+
+
+def _unknown_option(
+    report: Reporter, path: KeyPath, key: str, value: Any, entry: AlgorithmEntry, used: list[AlgorithmEntry]
+) -> None:
+    train_fields = [name for name in field_types(TrainConfig) if name != "peft"]
+    own_fields = list(field_types(entry.config_class))
+    others = [other for other in used if key in field_types(other.config_class)]
+    if others:
+        families = [", ".join(sorted(each.families)) for each in (others[0], entry)]
+        message = f"{entry.name} has this option for {families[0]}, not for {families[1]}"
+        allowed = "entries of their own (as: LABEL), each with `exclude` for the other's models"
+        report.add((*path, key), message, given=shorten(value), allowed=allowed)
+        return
+    allowed = ", ".join(dict.fromkeys(["name", "as", "preset", "peft", *own_fields, *train_fields]))
+    near = nearest(key, [*own_fields, *train_fields])
+    report.add((*path, key), "unknown key", given=shorten(value), allowed=allowed, nearest=near)
 
 
 def _base(report: Reporter, path: KeyPath, item: AlgorithmItem, extra: Mapping[str, Any]) -> Recipe | None:
@@ -175,34 +210,6 @@ def _base(report: Reporter, path: KeyPath, item: AlgorithmItem, extra: Mapping[s
         shown = value.model_dump() if isinstance(value, LoraItem) else value
         report.add((*path, key), message, given=shorten(shown), allowed="base, without further keys")
     return None if wrong else Recipe(BASE, BASE)
-
-
-def _check_support(report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem, entry: Any) -> None:
-    """Refuse family x algorithm pairs that do not exist, unless `exclude` removes the whole row."""
-    models = family_registry.models()
-    label = item.label or item.name
-    for model in manifest.models:
-        registered = models.get(model.name)
-        family = model.family or (registered.family if registered else None)
-        if family is None or family in entry.families or _is_excluded(manifest, model.name, label):
-            continue
-        report.add(
-            (*path, "name"),
-            f"{item.name} does not support the family {family} of the model {model.name}",
-            given=f"{model.name} × {label}",
-            allowed=f"families {', '.join(sorted(entry.families))}; or leave the pair out with "
-            f"exclude: [{{model: {model.name}, algorithm: {label}}}]",
-        )
-
-
-def _is_excluded(manifest: Manifest, model: str, label: str) -> bool:
-    def holds(value: str | list[str] | None, name: str) -> bool:
-        return value is None or name == value or (isinstance(value, list) and name in value)
-
-    whole_rows = [
-        rule for rule in manifest.exclude if rule.benchmark is None and rule.decoder is None and rule.seed is None
-    ]
-    return any(holds(rule.model, model) and holds(rule.algorithm, label) for rule in whole_rows)
 
 
 def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath, train: TrainConfig) -> bool:
@@ -226,7 +233,7 @@ def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath,
     return len(report.problems) == before
 
 
-def _rollout(report: Reporter, manifest: Manifest, entry: Any) -> DecoderConfig | None:
+def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> DecoderConfig | None:
     if entry.needs.rollout == "none":
         return None
     if manifest.train is None or manifest.train.decoder is None:
@@ -238,4 +245,11 @@ def _rollout(report: Reporter, manifest: Manifest, entry: Any) -> DecoderConfig 
         report.add((*path, "temperature"), message, given=shorten(item.temperature), allowed=allowed)
         return None
     decoding = resolve_decoder(report, path, item)
-    return decoding.config if decoding else None
+    if decoding is None:
+        return None
+    honoured = [family_registry.get_family(name).decoder_fields for name in entry.families]
+    if None in honoured or not honoured:
+        return decoding.config
+    # The section serves all algorithms; what only other decoders know does not reach this one.
+    fields = frozenset().union(*(names for names in honoured if names is not None))
+    return DecoderConfig(**{name: getattr(decoding.config, name) for name in fields})

@@ -46,6 +46,7 @@ class Recipe:
         rollout: decoder of rollouts, or null when the algorithm makes none.
         data: (benchmark, split) pairs trained on.
         phases: curriculum, (end as a share of the run, source -> weight) each; empty = all examples shuffled.
+        families: families of the models it trains; empty = all. Two recipes may share a label with unlike families.
     """
 
     name: str
@@ -56,6 +57,11 @@ class Recipe:
     rollout: DecoderConfig | None = None
     data: tuple[tuple[str, str], ...] = ()
     phases: tuple[tuple[float, Mapping[str, float]], ...] = ()
+    families: tuple[str, ...] = ()
+
+    def trains(self, model: Model) -> bool:
+        """Whether this recipe is for a model."""
+        return not self.families or model.family in self.families
 
     @property
     def is_base(self) -> bool:

@@ -138,7 +138,7 @@ class WorkBuilder:
 
     def _train(self, cell: Cell) -> str:
         recipe, model = cell.recipe, cell.model
-        entry = algorithm_registry.get(recipe.name)
+        entry = algorithm_registry.get(recipe.name, model.family)
         data = []
         for name, split in recipe.data:
             bench = benchmark_registry.get(name)
@@ -146,6 +146,8 @@ class WorkBuilder:
             if recipe.rollout is not None:
                 scorer = bench.protocols[bench.default_protocol].scorer
                 identity["reward"] = [scorer, scorer_registry.get(scorer).version]
+            if entry.needs.pairs:
+                identity["pairs"] = bench.pairs_version
             data.append(identity)
         rollout = self._rollout(recipe)
         phases = [[until, dict(mix)] for until, mix in recipe.phases]

@@ -11,14 +11,18 @@ from typing import Any
 
 from dare_bench.dare.algorithms.base import Algorithm, Needs
 from dare_bench.dare.families.registry import UnknownName
+from dare_bench.dare.training.config import TrainConfig
 
-_REGISTRY: dict[str, AlgorithmEntry] = {}
+_REGISTRY: dict[str, list[AlgorithmEntry]] = {}
 _NOT_ALGORITHMS = {"base", "registry", "objectives", "advantages"}
+
+#: (optimisation settings, the algorithm's own settings) -> what cannot be honoured, field -> what is allowed.
+Check = Callable[[TrainConfig, Any], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """One algorithm.
+    """One algorithm, for the families it is sound for; a name may have several entries with disjoint families.
 
     Attributes:
         name: paper name, lower case.
@@ -30,6 +34,7 @@ class AlgorithmEntry:
         train_presets: matching optimiser settings (fields of TrainConfig).
         summary: one line.
         version: raised with any change of behaviour; part of the fingerprint.
+        check: settings that this entry cannot honour; null = it honours all.
     """
 
     name: str
@@ -41,6 +46,7 @@ class AlgorithmEntry:
     train_presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     summary: str = ""
     version: int = 1
+    check: Check | None = None
 
 
 def register(
@@ -51,13 +57,20 @@ def register(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     train_presets: Mapping[str, Mapping[str, Any]] | None = None,
     version: int = 1,
+    check: Check | None = None,
 ) -> Callable[[type], type]:
-    """Class decorator that registers an algorithm; the class docstring's first line is its summary."""
+    """Class decorator that registers an algorithm; the class docstring's first line is its summary.
+
+    Raises:
+        ValueError: if another class has the name for one of the families.
+    """
 
     def add(cls: type) -> type:
-        if name in _REGISTRY and _REGISTRY[name].cls.__qualname__ != cls.__qualname__:
-            raise ValueError(f"algorithm {name!r} is registered twice")
-        _REGISTRY[name] = AlgorithmEntry(
+        others = [entry for entry in _REGISTRY.get(name, []) if entry.cls.__qualname__ != cls.__qualname__]
+        taken = sorted({family for entry in others for family in entry.families & families})
+        if taken:
+            raise ValueError(f"algorithm {name!r} is registered twice for the family {taken[0]!r}")
+        entry = AlgorithmEntry(
             name=name,
             cls=cls,
             config_class=config,
@@ -67,29 +80,41 @@ def register(
             train_presets=train_presets or {},
             summary=(cls.__doc__ or "").strip().splitlines()[0],
             version=version,
+            check=check,
         )
+        _REGISTRY[name] = [*others, entry]
         return cls
 
     return add
 
 
 @functools.cache
-def algorithms() -> dict[str, AlgorithmEntry]:
-    """All algorithms, by name."""
+def algorithms() -> dict[str, tuple[AlgorithmEntry, ...]]:
+    """All algorithms: name -> its entries, in the order of their files."""
     package = importlib.import_module("dare_bench.dare.algorithms")
-    for module in pkgutil.iter_modules(package.__path__):
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
         if module.name not in _NOT_ALGORITHMS:
             importlib.import_module(f"{package.__name__}.{module.name}")
-    return dict(sorted(_REGISTRY.items()))
+    return {name: tuple(entries) for name, entries in sorted(_REGISTRY.items())}
 
 
-def get(name: str) -> AlgorithmEntry:
+def get(name: str, family: str | None = None) -> AlgorithmEntry:
     """One algorithm.
 
+    Args:
+        name: as in manifests.
+        family: of the model; null = the first entry of the name (the only one, for most).
+
     Raises:
-        UnknownName: with the nearest name.
+        UnknownName: with the nearest name; or no entry of the name is for the family.
     """
     known = algorithms()
     if name not in known:
         raise UnknownName("algorithm", name, list(known))
-    return known[name]
+    if family is None:
+        return known[name][0]
+    found = [entry for entry in known[name] if family in entry.families]
+    if not found:
+        supported = sorted({other for entry in known[name] for other in entry.families})
+        raise UnknownName(f"family of {name}", family, supported)
+    return found[0]

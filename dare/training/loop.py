@@ -126,7 +126,7 @@ def train(
         stepper.cycle(batch, metrics, cycle, min(inner, stop - run.step), run, began)
         if config.checkpoint_every and _crossed(run.step, inner, config.checkpoint_every) and run.step < stop:
             checkpoint.save_state(out_dir, run.step, lm.model, optimizers, run.totals)
-    path = _write_final(lm, config, out_dir, base)
+    path = write_final(lm, config, out_dir, base)
     result = TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
     checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
     return result
@@ -147,7 +147,8 @@ def _reference(lm: DiffusionLM, algorithm: Algorithm, *, adapted: bool) -> Diffu
     return DiffusionLM(lm.family, lm.config, frozen, lm.tokenizer)
 
 
-def _write_final(lm: DiffusionLM, config: TrainConfig, out_dir: Path, base: str) -> Path:
+def write_final(lm: DiffusionLM, config: TrainConfig, out_dir: Path, base: str) -> Path:
+    """Write the finished checkpoint, adapters or full weights, and move it into place."""
     final = out_dir / "final"
     temporary = checkpoint.scratch(final)
     if config.peft is not None:

@@ -42,7 +42,7 @@ def _algorithms() -> Table:
     from dare_bench.dare.algorithms.registry import algorithms
 
     rows = [["base", "all", "-", "The model as it is; nothing is trained."]]
-    for entry in algorithms().values():
+    for entry in (entry for entries in algorithms().values() for entry in entries):
         presets = ", ".join(sorted({*entry.presets, *entry.train_presets})) or "-"
         rows.append([entry.name, ", ".join(sorted(entry.families)), presets, entry.summary])
     return ["algorithm", "families", "presets", "summary"], rows

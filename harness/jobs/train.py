@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import time
 from pathlib import Path
@@ -39,19 +40,20 @@ def run(job: dict[str, Any], session: Session) -> None:
         shutil.rmtree(out_dir)  # states of another database: their training points would be missing in this one
     run_id = store.begin_training(job["fingerprint"], redo=True, **columns)
     config = train_config(spec["train"])
-    examples, reward = _data(spec, session.data)
+    entry = algorithm_registry.get(spec["algorithm"], spec["model"]["family"])
+    examples, reward = _data(spec, session.data, pairs=entry.needs.pairs)
     lm = session.load(spec["model"]["folder"], family=spec["model"]["family"], dtype="float32", keep=False)
 
-    from dare_bench.dare.training.loop import train
     from dare_bench.dare.training.mixture import Phase
+
+    trainer = importlib.import_module(f"dare_bench.dare.training.{lm.family.trainer}")
 
     def on_point(step: int, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
         store.add_training_points(run_id, [(step, metrics, timing)])
         session.report(step, config.steps, "")
 
-    entry = algorithm_registry.get(spec["algorithm"])
     algorithm = entry.cls(entry.config_class(**_restore(entry.config_class, spec["settings"])))
-    result = train(
+    result = trainer.train(
         lm,
         algorithm,
         examples,
@@ -102,13 +104,13 @@ def _restore(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(spec: dict[str, Any], data: Path | None) -> tuple[list[dict[str, Any]], Any]:
-    """Training examples of all benchmarks, and the reward when rollouts are judged."""
+def _data(spec: dict[str, Any], data: Path | None, *, pairs: bool) -> tuple[list[dict[str, Any]], Any]:
+    """Training examples of all benchmarks (as preference pairs, if asked), and the reward when rollouts are judged."""
     examples: list[dict[str, Any]] = []
     rewards: dict[str, Any] = {}
     for (name, split), source in zip(spec["data"], source_names(spec["data"]), strict=True):
         bench = benchmark_registry.get(name)
-        found = bench.training_examples(split, data_dir=data)
+        found = bench.training_examples(split, data_dir=data, pairs=pairs)
         examples += [{**example, "benchmark": name, "source": source} for example in found]
         if spec["rollout"] is not None:
             rewards[name] = bench.reward()

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from dare_bench.suites.rewards import Reward
 
 #: Keys of a training example that a benchmark's own columns may not have.
-RESERVED = frozenset({"id", "prompt", "completion", "question", "gold", "prompts", "completions", "columns"})
+RESERVED = frozenset(
+    {"id", "prompt", "completion", "question", "gold", "prompts", "completions", "columns",
+     "chosen", "rejected"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Benchmark(ABC):
         default_protocol: id of the one used when none is asked for.
         splits: names of the splits; ``test`` is scored, ``train`` is trained on.
         not_scorable: why answers cannot be graded, with what will change that; null = they can.
+        pairs_version: bumped when the rejected answers of preference pairs change; null = the benchmark has no pairs.
     """
 
     name: ClassVar[str] = ""
@@ -83,6 +87,7 @@ class Benchmark(ABC):
     default_protocol: ClassVar[str] = "std-1"
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
     not_scorable: ClassVar[str | None] = None
+    pairs_version: ClassVar[int | None] = None
 
     @abstractmethod
     def _load(self, split: str, data_dir: str | Path | None) -> tuple[list[Row], dict[str, Any]]:
@@ -188,6 +193,7 @@ class Benchmark(ABC):
         protocol: str | None = None,
         data_dir: str | Path | None = None,
         limit: int | None = None,
+        pairs: bool = False,
     ) -> list[dict[str, Any]]:
         """Returns examples for training, in TRL's prompt/completion format with the columns rewards read.
 
@@ -196,6 +202,7 @@ class Benchmark(ABC):
             protocol: its prompt is used, without worked examples.
             data_dir: see `rows`.
             limit: only the first rows; null = all.
+            pairs: add ``chosen`` (the worked answer) and ``rejected`` (a wrong one): TRL's preference format.
 
         Returns:
             One dictionary a row: ``id``, ``prompt`` (messages), ``completion`` (worked answer text), ``question``,
@@ -203,6 +210,7 @@ class Benchmark(ABC):
 
         Raises:
             DataError: as `rows`, or a row has no worked answer.
+            SuiteError: pairs are asked of a benchmark that has none.
         """
         chosen = self.protocol(protocol)
         examples = []
@@ -218,9 +226,16 @@ class Benchmark(ABC):
                     "question": row.question,
                     "gold": row.gold,
                     **row.columns,
+                    **({"chosen": self._worked(row), "rejected": self._rejected(row)} if pairs else {}),
                 }
             )
         return examples
+
+    def _rejected(self, row: Row) -> str:
+        """Returns a wrong answer of the same form as the worked one; equal rows, equal answers."""
+        raise SuiteError(
+            f"{self.name} has no preference pairs for the row {row.id}; train on a benchmark that has them"
+        )
 
     def reward(self, kind: str = "exact", protocol: str | None = None) -> Reward:
         """Returns a reward function with TRL's signature ``(prompts, completions, **columns) -> list[float]``.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from dare_bench.suites.benchmarks.base import Protocol, Row
 from dare_bench.suites.benchmarks.registry import benchmark
 from dare_bench.suites.benchmarks.shipped import ShippedBenchmark, further, text
+from dare_bench.suites.mini import gsm
 
 
 @benchmark
@@ -23,6 +24,7 @@ class MiniGsm(ShippedBenchmark):
             id="std-1", system=None, template="{question}", few_shot=0, gen_length=64, scorer="mini_number"
         )
     }
+    pairs_version = 1
     file_columns = ("id", "question", "solution", "answer", "template", "numbers")
 
     def _row(self, fields: Mapping[str, Any]) -> Row:
@@ -35,3 +37,7 @@ class MiniGsm(ShippedBenchmark):
             cluster=str(fields["template"]),
             solution=text(fields, "solution"),
         )
+
+    def _rejected(self, row: Row) -> str:
+        """Returns the worked answer with a slip in one step, carried to the end."""
+        return gsm.wrong(str(row.columns["template"]), tuple(row.columns["numbers"]), key=row.id)

@@ -150,6 +150,28 @@ def close(steps: list[tuple[str, int]], style: str) -> str:
     return f"{work(steps)} {end}"
 
 
+def wrong(template: str, numbers: tuple[int, ...], key: str) -> str:
+    """A solution with one arithmetic slip, carried through the later steps and boxed.
+
+    Args:
+        template: name of the story.
+        numbers: of the instance.
+        key: decides the slip; equal keys, equal slips.
+    """
+    steps = next(item for item in TEMPLATES if item.name == template).steps(numbers)
+    results = [result for _, result in steps]
+    rng = random.Random(f"slip:{key}")
+    at = rng.randrange(len(steps))
+    slip = rng.choice([delta for delta in (-10, -2, -1, 1, 2, 10) if min(results[at:]) + delta >= 0])
+    found: list[tuple[str, int]] = []
+    for index, (left, result) in enumerate(steps):
+        if index > at:  # a later step begins with the result before it
+            left = str(found[-1][1]) + left[len(str(steps[index - 1][1])) :]
+        # The slip moves every later result by itself: what follows a first step is a sum or a difference.
+        found.append((left, result + slip if index >= at else result))
+    return close(found, "boxed")
+
+
 def problem(rng: random.Random) -> dict[str, object]:
     """Draw one problem.
 

@@ -130,7 +130,7 @@ def test_unsupported_family(good: str, invoke: Any, in_tmp: Path, monkeypatch: p
     from dare_bench.dare.algorithms import registry
 
     known = dict(registry.algorithms())
-    known["sft"] = dataclasses.replace(known["sft"], families=frozenset({"llada"}))
+    known["sft"] = (dataclasses.replace(known["sft"][0], families=frozenset({"llada"})),)
     monkeypatch.setattr(registry, "algorithms", lambda: known)
     Path("bad.yaml").write_text(good, encoding="utf-8")
     answer = invoke("plan", "bad.yaml")

@@ -1,0 +1,86 @@
+"""Which entries of an algorithm a suite uses: family × algorithm, what is excluded, and what each entry asks of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dare_bench.dare.algorithms.registry import AlgorithmEntry
+from dare_bench.dare.families import registry as family_registry
+from dare_bench.harness import weights
+from dare_bench.harness.errors import ManifestError
+from dare_bench.harness.manifest import AlgorithmItem, Manifest, ModelItem
+from dare_bench.harness.manifest_yaml import KeyPath
+from dare_bench.harness.reporter import Reporter
+from dare_bench.suites.benchmarks import registry as benchmark_registry
+
+
+def used_entries(
+    report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem, entries: Sequence[AlgorithmEntry]
+) -> list[AlgorithmEntry]:
+    """The entries that the suite's models use; a pair without one is a problem unless `exclude` removes the whole row.
+
+    Args:
+        report: collects problems.
+        manifest: checked for shape.
+        path: of the item.
+        item: of the manifest.
+        entries: all of the algorithm's name.
+
+    Returns:
+        At least one entry.
+    """
+    label = item.label or item.name
+    used = []
+    for model in manifest.models:
+        family = family_of(model)
+        if family is None or _is_excluded(manifest, model.name, label):
+            continue
+        entry = next((entry for entry in entries if family in entry.families), None)
+        if entry is not None:
+            used.append(entry)
+            continue
+        supported = sorted({other for entry in entries for other in entry.families})
+        report.add(
+            (*path, "name"),
+            f"{item.name} does not support the family {family} of the model {model.name}",
+            given=f"{model.name} × {label}",
+            allowed=f"families {', '.join(supported)}; or leave the pair out with "
+            f"exclude: [{{model: {model.name}, algorithm: {label}}}]",
+        )
+    return [entry for entry in entries if entry in used] or [entries[0]]
+
+
+def family_of(item: ModelItem) -> str | None:
+    """Family of a model of the manifest; None where that is not known (its own check says why)."""
+    entry = family_registry.models().get(item.name)
+    if item.family or entry:
+        return item.family or entry.family
+    if item.path is None:
+        return None
+    try:
+        return family_registry.detect(weights.read_config(Path(item.path).expanduser())).name
+    except (family_registry.UnknownName, ManifestError, OSError, ValueError):
+        return None
+
+
+def check_pairs(report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem) -> None:
+    """Refuse an algorithm on preference pairs where a benchmark of the training data has none."""
+    known = benchmark_registry.names()
+    having = [name for name in known if benchmark_registry.get(name).pairs_version is not None]
+    for name in manifest.train.data if manifest.train else ():
+        if name in known and name not in having:
+            message = f"{item.name} trains on chosen/rejected pairs, and {name} has none"
+            report.add(
+                (*path, "name"), message, given=f"{item.name} on {name}", allowed=f"train.data of {', '.join(having)}"
+            )
+
+
+def _is_excluded(manifest: Manifest, model: str, label: str) -> bool:
+    def holds(value: str | list[str] | None, name: str) -> bool:
+        return value is None or name == value or (isinstance(value, list) and name in value)
+
+    whole_rows = [
+        rule for rule in manifest.exclude if rule.benchmark is None and rule.decoder is None and rule.seed is None
+    ]
+    return any(holds(rule.model, model) and holds(rule.algorithm, label) for rule in whole_rows)
