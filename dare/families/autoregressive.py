@@ -11,14 +11,13 @@ from dare_bench.dare.families.facts import BOOKKEEPING, CAUSAL, Family, Network,
 from dare_bench.dare.families.keys import Tensors, decoder_tensors
 from dare_bench.dare.families.registry import register
 
-# ChatML. Qwen2.5 inserts a system message where none is given, Qwen3 does not: `default_system` says which.
+# ChatML. Qwen2.5 inserts a system message where none is given, Qwen3 does not.
 CHAT_TEMPLATE = (
-    "{% if default_system is defined and default_system and messages[0]['role'] != 'system' %}"
-    "<|im_start|>system\n{{ default_system }}<|im_end|>\n{% endif %}"
+    "{% if model_type == 'qwen2' and messages[0]['role'] != 'system' %}<|im_start|>system\n"
+    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' }}{% endif %}"
 )
-QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 #: model_type -> switches whose other value is another network.
 _SWITCHES: dict[str, dict[str, tuple[Any, ...]]] = {

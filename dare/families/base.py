@@ -41,7 +41,7 @@ class DiffusionLM:
         self.eos_token_id = _token_id(config, "eos_token_id", family.eos_token_id)
         self.pad_token_id = _token_id(config, "pad_token_id", self.eos_token_id)
         self.block_length = family.block_length(config)
-        self.chat = None if tokenizer is None else Chat(tokenizer, family)
+        self.chat = None if tokenizer is None else Chat(tokenizer, family, config.get("model_type"))
         stops = self.chat.stop_token_ids if self.chat else set()
         listed = config.get("eos_token_id")
         self.stop_token_ids: set[int] = stops | {self.eos_token_id, *(listed if isinstance(listed, list) else ())}

@@ -14,12 +14,13 @@ class Chat:
     Args:
         tokenizer: a fast transformers tokenizer.
         family: facts; its template is used when the tokenizer carries none.
+        model_type: of the config; templates see it under this name.
     """
 
-    def __init__(self, tokenizer: Any, family: Family) -> None:
+    def __init__(self, tokenizer: Any, family: Family, model_type: str | None = None) -> None:
         self.tokenizer = tokenizer
         self.template = getattr(tokenizer, "chat_template", None) or family.chat_template
-        self.options = dict(family.chat_options)
+        self.options = {"model_type": model_type, **family.chat_options}
         known = tokenizer.get_vocab()
         self.stop_token_ids = {known[token] for token in family.stop_tokens if token in known}
         self.reply_end_id = known.get(family.reply_end)
