@@ -121,8 +121,8 @@ _USER_ERRORS = {
     "leaderboard.site.SiteError",
     "dare.families.registry.UnknownName",
     "dare.families.facts.UnsupportedConfig",
-    "dare.families.loading.WeightsNotHere",
-    "dare.families.loading.BadCheckpoint",
+    "dare.families.places.WeightsNotHere",
+    "dare.families.places.BadCheckpoint",
 }
 
 

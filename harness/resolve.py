@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dare_bench.dare.families import places
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.harness import weights
 from dare_bench.harness.errors import ManifestError, nearest, shorten
 from dare_bench.harness.manifest import BenchmarkItem, Manifest, ModelItem
 from dare_bench.harness.manifest_yaml import Document, KeyPath
@@ -84,12 +84,16 @@ def _model(report: Reporter, path: KeyPath, item: ModelItem) -> Model | None:
     source = str(own or (entry.source if entry else ""))
     folder = Path(source).expanduser()
     if item.path is not None:
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in ("config.json", places.ADAPTER_CONFIG)):
             report.add(
                 (*path, "path"), "no checkpoint there", given=shorten(item.path), allowed="a folder with config.json"
             )
             return None
-        config = weights.read_config(folder)
+        try:
+            config = places.official_config(folder)  # of an adapter: its base's
+        except (places.WeightsNotHere, places.BadCheckpoint, family_registry.UnknownName) as error:
+            report.add((*path, "path"), str(error), given=shorten(item.path))
+            return None
         source = str(folder.resolve())
     family = item.family or (entry.family if entry else None)
     if family is None and config:

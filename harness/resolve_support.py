@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
+from dare_bench.dare.families import places
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.harness import weights
 from dare_bench.harness.errors import ManifestError
 from dare_bench.harness.manifest import AlgorithmItem, Manifest, ModelItem
 from dare_bench.harness.manifest_yaml import KeyPath
@@ -59,7 +59,7 @@ def family_of(item: ModelItem) -> str | None:
     if item.path is None:
         return None
     try:
-        return family_registry.detect(weights.read_config(Path(item.path).expanduser())).name
+        return family_registry.detect(places.official_config(Path(item.path).expanduser())).name
     except (family_registry.UnknownName, ManifestError, OSError, ValueError):
         return None
 

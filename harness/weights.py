@@ -1,4 +1,4 @@
-"""Where a checkpoint's weights are, and what identifies them. Imports no torch."""
+"""What identifies a checkpoint's weights, and whether they are here. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from dare_bench.dare.families import places, registry
 
 #: Files of a checkpoint folder that decide what it computes.
 _PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -33,11 +34,6 @@ class Weights:
     missing: str | None = None
 
 
-def package_folder(name: str) -> Path:
-    """Folder of a checkpoint shipped in the package."""
-    return Path(str(resources.files("dare_bench.dare"))) / "tiny" / name
-
-
 def locate(name: str, source: str, revision: str | None, cache_file: Path | None = None) -> Weights:
     """Find a checkpoint.
 
@@ -51,31 +47,61 @@ def locate(name: str, source: str, revision: str | None, cache_file: Path | None
         The location and identity; `missing` says what to do when the weights are not here.
     """
     if source.startswith("package:"):
-        folder = package_folder(source.removeprefix("package:"))
-        if not (folder / "model.safetensors").is_file():
+        folder = places.package_folder(source.removeprefix("package:"))
+        if not (folder / places.SINGLE).is_file():
             said = f"{name}: the shipped weights are not in {folder}; reinstall dare-bench"
             return Weights(None, {"package": source}, said)
         return Weights(folder, {"sha256": folder_digest(folder, cache_file)})
-    if is_local(source):
+    if places.is_local(source):
         folder = Path(source).expanduser()
         if not folder.is_dir():
             return Weights(None, {"path": source}, f"{name}: no folder {source}")
-        if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
-            return Weights(None, {"path": source}, f"{name}: {source} holds no config.json with *.safetensors")
-        return Weights(folder, {"sha256": folder_digest(folder, cache_file)})
-    folder = _hub_snapshot(source, revision)
-    commit = folder.name if folder else revision
+        return _in_folder(name, folder, {"path": source}, cache_file)
+    try:
+        found = places.hub_snapshot(source, revision)
+    except (places.WeightsNotHere, places.BadCheckpoint) as error:
+        return Weights(None, {"hub": source, "revision": revision}, f"{name}: {error}")
+    commit = found.name if found else revision
     identity = {"hub": source, "revision": commit}
-    if folder is None:
+    if found is None:
         pin = f", revision {revision}" if revision else ""
-        at = f" --revision {revision}" if revision else ""
         said = (
             f"{name}: the weights are not on this machine (hub id {source}{pin}). "
-            f"Get them with `hf download {source}{at}`, or give their folder in the manifest: "
+            f"Get them with `{places.download_hint(source, revision)}`, or give their folder in the manifest: "
             f"models: [{{name: {name}, path: FOLDER}}]"
         )
         return Weights(None, identity, said)
-    return Weights(folder, identity)
+    return _adapter(name, found, identity, cache_file) if places.is_adapter(found) else Weights(found, identity)
+
+
+def _in_folder(name: str, folder: Path, place: dict[str, Any], cache_file: Path | None) -> Weights:
+    try:
+        if places.is_adapter(folder):
+            return _adapter(name, folder, place, cache_file)
+        if not (folder / "config.json").is_file():
+            return Weights(None, place, f"{name}: {folder} holds no config.json with *.safetensors")
+        places.shards(folder)
+    except places.BadCheckpoint as error:
+        return Weights(None, place, f"{name}: {error}")
+    return Weights(folder, {"sha256": folder_digest(folder, cache_file)})
+
+
+def _adapter(name: str, folder: Path, place: dict[str, Any], cache_file: Path | None) -> Weights:
+    """An adapter is identified by its own files and by its base, wherever that lies here."""
+    try:
+        places.official_config(folder)
+        base, revision = places.adapter_base(folder)
+    except (places.WeightsNotHere, places.BadCheckpoint, registry.UnknownName) as error:
+        return Weights(None, place, f"{name}: {folder} is an adapter, and its base cannot be read: {error}")
+    if not (folder / places.ADAPTER).is_file():
+        return Weights(None, place, f"{name}: {folder} holds {places.ADAPTER_CONFIG} but no {places.ADAPTER}")
+    entry = registry.models().get(base)
+    if entry is not None:
+        base, revision = entry.source, revision or entry.revision
+    under = locate(name, base, revision, cache_file)
+    if under.missing:
+        return Weights(None, place, under.missing)
+    return Weights(folder, {"sha256": folder_digest(folder, cache_file), "base": under.identity})
 
 
 def stay_offline() -> None:
@@ -84,16 +110,6 @@ def stay_offline() -> None:
     constants = sys.modules.get("huggingface_hub.constants")
     if constants is not None:  # it read the variable when it was imported
         constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
-
-
-def is_local(source: str) -> bool:
-    """Whether a source is a folder rather than a hub id (``owner/name``)."""
-    return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).is_dir()
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The official config of a checkpoint folder."""
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def folder_digest(folder: Path, cache_file: Path | None = None) -> str:
@@ -114,6 +130,8 @@ def folder_digest(folder: Path, cache_file: Path | None = None) -> str:
         digests[file.name] = known.get(key) or _digest(file)
         if stat.st_size > _REMEMBER_ABOVE:
             learned[key] = digests[file.name]
+    if places.is_adapter(folder):
+        digests[places.ADAPTER_CONFIG] = _settings_digest(folder / places.ADAPTER_CONFIG)
     if cache_file is not None and learned.keys() - known.keys():
         write_json(cache_file, known | learned)
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
@@ -127,21 +145,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     beside.replace(path)
 
 
+def _settings_digest(file: Path) -> str:
+    """Digest of an adapter's settings without the place of its base, which differs between machines."""
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    for place in ("base_model_name_or_path", "revision"):
+        settings.pop(place, None)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _hub_snapshot(hub_id: str, revision: str | None) -> Path | None:
-    """Snapshot folder of a hub id in the local hub cache, complete with all shards; never asks the network."""
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(hub_id, "config.json", revision=revision)
-    if not isinstance(config, str):
-        return None
-    folder = Path(config).parent
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return folder if all((folder / shard).is_file() for shard in shards) else None
-    return folder if list(folder.glob("*.safetensors")) else None

@@ -13,11 +13,11 @@ from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.facts import CAUSAL, Family, Overrides
 from dare_bench.dare.families.keys import Piece
 from dare_bench.dare.families.places import (
-    ADAPTER_CONFIG,
     INDEX,
     SINGLE,
     BadCheckpoint,
     WeightsNotHere,
+    is_adapter,
     read_config,
     resolve,
     shards,
@@ -95,7 +95,7 @@ def load(
         WeightsNotHere, BadCheckpoint, UnknownName, UnsupportedConfig: see there.
     """
     folder = resolve(str(source), revision)
-    if (folder / ADAPTER_CONFIG).is_file():
+    if is_adapter(folder):
         from dare_bench.dare.training.adapters import load_adapted
 
         return load_adapted(

@@ -13,6 +13,7 @@ from dare_bench.dare.families.registry import UnknownName, models
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER = "adapter_model.safetensors"
 
 
 class WeightsNotHere(FileNotFoundError):
@@ -67,6 +68,54 @@ def download_hint(hub_id: str, revision: str | None) -> str:
     return f"hf download {hub_id}" + (f" --revision {revision}" if revision else "")
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds a LoRA adapter rather than a whole checkpoint.
+
+    Raises:
+        BadCheckpoint: if it holds both.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return False
+    whole = [name for name in (SINGLE, INDEX) if (folder / name).is_file()]
+    if whole and (folder / ADAPTER).is_file():
+        raise BadCheckpoint(f"{folder}: holds both {whole[0]} and {ADAPTER}; put the adapter in a folder of its own")
+    return not whole
+
+
+def adapter_base(folder: Path) -> tuple[str, str | None]:
+    """What an adapter folder says its base is.
+
+    Returns:
+        (registry name, folder or hub id; hub revision or null).
+
+    Raises:
+        BadCheckpoint: if adapter_config.json is not readable or names no base.
+    """
+    described = _object(folder / ADAPTER_CONFIG)
+    base, revision = described.get("base_model_name_or_path"), described.get("revision")
+    if not isinstance(base, str) or not base:
+        raise BadCheckpoint(
+            f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is {base!r}; write the base's folder, hub id or registry "
+            "name there"
+        )
+    return base, revision if isinstance(revision, str) else None
+
+
+def official_config(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint folder, or of the base of an adapter folder.
+
+    Raises:
+        WeightsNotHere, BadCheckpoint: see `resolve` and `read_config`.
+    """
+    seen: list[Path] = []
+    while is_adapter(folder):
+        if folder.resolve() in seen:
+            raise BadCheckpoint(f"{folder / ADAPTER_CONFIG}: the adapter is its own base; name a checkpoint there")
+        seen.append(folder.resolve())
+        folder = resolve(*adapter_base(folder))
+    return read_config(folder)
+
+
 def resolve(source: str, revision: str | None = None) -> Path:
     """Find a checkpoint's folder on this machine; nothing is downloaded.
 
@@ -108,13 +157,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         BadCheckpoint: if it is missing or no JSON object.
     """
+    return _object(folder / "config.json")
+
+
+def _object(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: not readable as JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise BadCheckpoint(f"{folder / 'config.json'}: expected an object, found {type(config).__name__}")
-    return config
+        raise BadCheckpoint(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise BadCheckpoint(f"{path}: expected an object, found {type(value).__name__}")
+    return value
 
 
 def shards(folder: Path) -> list[Path]:
