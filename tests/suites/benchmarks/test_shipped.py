@@ -129,3 +129,32 @@ def test_shipped_code_solutions_pass_their_tests():
         assert callable(scope[row.columns["entry_point"]])
         for test in row.columns["tests"]:
             exec(test, scope)
+
+
+def test_preference_pairs_of_mini_gsm() -> None:
+    """The rejected answer has the form of the worked one, another number, and right arithmetic but for one slip."""
+    benchmark = registry.get("mini_gsm")
+    assert benchmark.pairs_version == 1
+    pairs = benchmark.training_examples("train", pairs=True, limit=400)
+    assert pairs == benchmark.training_examples("train", pairs=True, limit=400)
+    reward = benchmark.reward()
+    gold = [pair["gold"] for pair in pairs]
+    for side, expected in (("chosen", 1.0), ("rejected", 0.0)):
+        completions = [[{"role": "assistant", "content": pair[side]}] for pair in pairs]
+        assert set(reward([pair["prompt"] for pair in pairs], completions, gold=gold)) == {expected}
+    slips = set()
+    for pair in pairs:
+        assert pair["chosen"] == pair["completion"]
+        work, _, box = pair["rejected"].partition(" \\boxed")
+        steps = [step.rstrip(".").split("=") for step in work.split()]
+        wrong = [index for index, (left, right) in enumerate(steps) if eval(left) != int(right)]
+        assert len(wrong) == 1 and box == f"{{{steps[-1][1]}}}"
+        slips.add((len(steps), wrong[0]))
+    assert slips == {(1, 0), (2, 0), (2, 1)}
+
+
+def test_pairs_are_refused_where_there_are_none() -> None:
+    benchmark = registry.get("mini_choice")
+    assert benchmark.pairs_version is None
+    with pytest.raises(SuiteError, match="mini_choice has no preference pairs"):
+        benchmark.training_examples("train", pairs=True, limit=1)
