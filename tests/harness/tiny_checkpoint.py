@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 CONFIGS = {
+    "autoregressive": {
+        "model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
+    },
     "sdar": {
         "model_type": "sdar", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "block_size": 8,
@@ -30,7 +34,9 @@ def make(family: str, folder: Path) -> None:
     texts = [f"{row.question} {row.solution}" for row in get("mini_gsm").rows("train", limit=300)]
     tokenizer = train_tokenizer(texts, family, vocab_size=VOCABULARY, chat_template=facts.chat_template)
     end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-    ids = {"mask_token_id": tokenizer.convert_tokens_to_ids(MASK[family]), "eos_token_id": end, "pad_token_id": end}
+    ids = {"eos_token_id": end, "pad_token_id": end}
+    if family in MASK:
+        ids["mask_token_id"] = tokenizer.convert_tokens_to_ids(MASK[family])
     sizes = {"vocab_size": VOCABULARY} | ({"embedding_size": VOCABULARY} if family == "llada" else {})
     lm = from_config(family, CONFIGS[family] | sizes | ids, seed=0)
     lm.tokenizer = tokenizer
