@@ -18,6 +18,7 @@ VERBS = {
     "publish": "Write the static leaderboard site.",
     "generate": "Answer one prompt with a model; --trace shows the denoising.",
     "export": "Write results as JSON, CSV or JSONL.",
+    "conformance": "Compare this installation with recorded values of the released code.",
     "doctor": "Check this machine: packages, devices, shipped weights and data.",
 }
 
@@ -119,6 +120,7 @@ _USER_ERRORS = {
     "suites.errors.SuiteError",
     "results.opening.StoreError",
     "leaderboard.site.SiteError",
+    "dare.conformance.layout.BadReference",
     "dare.families.registry.UnknownName",
     "dare.families.facts.UnsupportedConfig",
     "dare.families.places.WeightsNotHere",

@@ -1,0 +1,1 @@
+"""Comparison of this installation with recorded values of the released code."""
