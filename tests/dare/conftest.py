@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -75,6 +77,16 @@ def reference() -> Path:
     if not (root / "fixtures").is_dir():
         pytest.skip(f"no reference data at {root}: set DARE_BENCH_REFERENCE to the folder that holds fixtures/")
     return root / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def plain() -> ModuleType:
+    """Module `plain_network.py` beside this file: the networks without transformers, batches or caches."""
+    spec = importlib.util.spec_from_file_location("plain_network", Path(__file__).with_name("plain_network.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
