@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dare_bench.dare.families.facts import Family
+from dare_bench.dare.families.places import BadCheckpoint
+
+#: Arguments of `apply_chat_template` that are no variables of a template.
+_RESERVED = frozenset(
+    {
+        "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize", "padding",
+        "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+    }
+)  # fmt: skip
 
 
 class Chat:
@@ -15,25 +24,48 @@ class Chat:
         tokenizer: a fast transformers tokenizer.
         family: facts; its template is used when the tokenizer carries none.
         model_type: of the config; templates see it under this name.
+
+    Raises:
+        ValueError: if `chat_options` names something that is no variable of a template.
     """
 
     def __init__(self, tokenizer: Any, family: Family, model_type: str | None = None) -> None:
         self.tokenizer = tokenizer
-        self.template = getattr(tokenizer, "chat_template", None) or family.chat_template
+        own = getattr(tokenizer, "chat_template", None)
+        self.template = own or family.chat_template
+        self._source = getattr(tokenizer, "template_source", "the tokenizer") if own else f"the family {family.name}"
         self.options = {"model_type": model_type, **family.chat_options}
-        known = tokenizer.get_vocab()
-        self.stop_token_ids = {known[token] for token in family.stop_tokens if token in known}
-        self.reply_end_id = known.get(family.reply_end)
+        reserved = sorted(_RESERVED & set(self.options))
+        if reserved:
+            raise ValueError(f"chat_options: {', '.join(reserved)}; allowed: variables of the chat template")
+        find = tokenizer.backend_tokenizer.token_to_id
+        self.stop_token_ids: set[int] = {find(token) for token in family.stop_tokens} - {None}
+        self.reply_end_id: int | None = find(family.reply_end)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Prompt text up to and including the opened assistant turn."""
-        return self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=True,
-            **self.options,
-        )
+        """Prompt text up to and including the opened assistant turn.
+
+        The template may be a stranger's: transformers runs it in jinja's immutable sandbox, which refuses attributes that
+        lead out of it (``''.__class__``), and knows no files and no imports.
+
+        Raises:
+            BadCheckpoint: if the template fails, naming its file.
+        """
+        try:
+            return self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=self.template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **self.options,
+            )
+        except ImportError:
+            raise  # too old a jinja2
+        except Exception as error:  # a template fails in any way its operations can
+            raise BadCheckpoint(
+                f"chat template of {self._source}: {type(error).__name__}: {error}. "
+                "Correct it, or give `chat_template` of the model in the manifest."
+            ) from error
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of `render`; the template holds every special token, so none is added."""

@@ -52,8 +52,9 @@ register(
         dims=dims,
         mask_token_id=151666,
         eos_token_id=151643,
-        stop_tokens=("<|im_end|>", "<|endoftext|>"),
+        stop_tokens=("<|im_end|>", "<|endoftext|>", "<|dlm_pad|>"),
         reply_end="<|im_end|>",
+        reply_fill="<|dlm_pad|>",  # of DiffuCoder's instruct models
         default_block_length=32,
         lora_targets=common.DENSE_TARGETS,
         chat_template=CHAT_TEMPLATE,

@@ -47,6 +47,7 @@ class Family:
         eos_token_id: default end-of-text id, also used as padding.
         stop_tokens: token strings at which a reply ends, looked up in the checkpoint's tokenizer.
         reply_end: token string that closes a reply in supervised targets.
+        reply_fill: token string behind the end of a reply, the padding token of tokenizers that have it.
         default_block_length: default when the config does not carry it (decoding block of full-attention families).
         lora_targets: full-match pattern on *our* module names.
         chat_template: jinja template used when the checkpoint's tokenizer has none.
@@ -77,6 +78,7 @@ class Family:
     decoder_fields: frozenset[str] | None = None
     default_decoder: Mapping[str, Any] = field(default_factory=dict)
     chat_options: Mapping[str, Any] = field(default_factory=dict)
+    reply_fill: str | None = None
 
     @property
     def block_causal(self) -> bool:

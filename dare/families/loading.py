@@ -23,7 +23,7 @@ from dare_bench.dare.families.places import (
     shards,
 )
 from dare_bench.dare.families.registry import UnknownName, detect, get_family
-from dare_bench.dare.families.tokens import read_tokenizer
+from dare_bench.dare.families.tokens import read_tokenizer, settle, special_ids
 from dare_bench.kernels import dispatch
 from torch import nn
 
@@ -96,15 +96,18 @@ def load(
     """
     folder = resolve(str(source), revision)
     if is_adapter(folder):
-        from dare_bench.dare.training.adapters import load_adapted
+        from dare_bench.dare.training.adapter_files import load_adapted
 
         return load_adapted(
             folder, family=family, dtype=dtype, device=device, overrides=overrides, merged=adapter == "merge"
         )
     config = read_config(folder)
     facts = get_family(family) if family else detect(config)
+    tokenizer = read_tokenizer(folder)
+    config = special_ids(folder, facts, config, tokenizer)
     if overrides is not None:
         facts, config = overrides.apply(facts, config)
+    settle(folder, facts, config, tokenizer, overrides)
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     paths = shards(folder)
     stored = weights.headers(paths)
@@ -117,7 +120,7 @@ def load(
     weights.check(folder, stored, table, model.state_dict())
     weights.allocate(model, where)
     weights.fill(paths, table, model.state_dict(), where)
-    lm = DiffusionLM(facts, config, model, read_tokenizer(folder))
+    lm = DiffusionLM(facts, config, model, tokenizer)
     lm.stored_dtype, lm.stored_dtypes = main, {name: kind for name, (_, kind) in stored.items()}
     return lm
 

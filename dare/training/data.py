@@ -34,7 +34,7 @@ class TooLong(ValueError):
 
 
 def encode(lm: DiffusionLM, examples: Sequence[Mapping[str, Any]], *, max_length: int) -> list[Encoded]:
-    """Tokenise prompt (chat text) and completion (plain text + reply end).
+    """Tokenise prompt (chat text) and completion (plain text + reply end, unless it brings its own).
 
     Args:
         lm: gives the tokenizer and chat rules.
@@ -53,7 +53,9 @@ def encode(lm: DiffusionLM, examples: Sequence[Mapping[str, Any]], *, max_length
     found = []
     for index, example in enumerate(examples):
         prompt = list(encoded[index])
-        response = [*encoded[count + index], end] if "completion" in example else []
+        response = list(encoded[count + index])
+        if "completion" in example and response[-1:] != [end]:
+            response.append(end)
         if len(prompt) + len(response) > max_length:
             raise TooLong(
                 f"example {example.get('id', index)!r} has {len(prompt)} + {len(response)} tokens, "

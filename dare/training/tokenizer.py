@@ -5,19 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+_QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_ANT = ("<|startoftext|>", "<|endoftext|>", "[gMASK]", "<|mask|>", "<role>", "</role>", "<|role_end|>")
+
+_CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_SDAR = (*_CHATML, "<|MASK|>")
+_LLADA2 = ("<|startoftext|>", "<|endoftext|>", "[gMASK]", "<|mask|>", "<role>", "</role>", "<|role_end|>")
+
 #: Special tokens in id order behind the ordinary vocabulary, as the released tokenizers have them.
 SPECIALS = {
-    "autoregressive": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-    "sdar": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"),
+    "autoregressive": _CHATML,
+    "dream": (*_CHATML, "<|beginoftext|>", "<|mask|>"),
+    "sdar": _SDAR,
+    "sdar_moe": _SDAR,
     "llada": (
         "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     ),
+    "llada_moe": _LLADA2,
+    "llada2_moe": _LLADA2,
     "diffusion_gemma": (
         "<pad>", "<eos>", "<bos>", "<|tool_response>", "<|think|>", "<|channel>", "<channel|>", "<|turn>", "<turn|>",
     ),
 }  # fmt: skip
 #: Families without an entry have no mask token.
-MASK = {"sdar": "<|MASK|>", "llada": "<|mdm_mask|>"}
+MASK = {
+    "dream": "<|mask|>",
+    "sdar": "<|MASK|>",
+    "sdar_moe": "<|MASK|>",
+    "llada": "<|mdm_mask|>",
+    "llada_moe": "<|mask|>",
+    "llada2_moe": "<|mask|>",
+}
 END = "<|endoftext|>"
 ENDS = {"diffusion_gemma": "<eos>"}
 
