@@ -78,7 +78,7 @@ def test_dpo_and_grpo_resolve(plan: Callable[[str], Prepared]) -> None:
     assert jobs["dpo"]["settings"]["beta"] == 0.2 and jobs["dpo"]["data_identity"][0]["pairs"] == 1
     assert jobs["dpo"]["rollout"] is None and "pairs" not in jobs["g"]["data_identity"][0]
     assert jobs["g"]["rollout"]["gen_length"] == 24 and jobs["d"]["rollout"]["steps_per_block"] == 2
-    assert jobs["g"]["rollout"]["steps_per_block"] is None  # a field of diffusion decoders only
+    assert jobs["g"]["rollout"].get("steps_per_block") is None  # a field of diffusion decoders only
 
 
 @pytest.mark.parametrize(
