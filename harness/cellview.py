@@ -71,6 +71,7 @@ def _training(store: Store, run: TrainingView) -> str:
         *_flat("train", run.config.get("train") or {}),
         *_flat("settings", run.config.get("settings") or {}),
         *_flat("data", dict(run.config.get("data") or [])),
+        *_flat("base", run.config.get("base") or {}),
         *_flat("total", run.totals),
         ["wall", "-" if run.wall_s is None else f"{run.wall_s:.1f} s"],
     ]
@@ -92,6 +93,7 @@ def _evaluation(run: EvaluationView, scoring: ScoringView | None) -> str:
         ["benchmark", f"{run.benchmark}, protocol {run.protocol}"],
         ["comparability", run.hard_key],
         ["decoder", _line(run.decoder)],
+        *_flat("checkpoint", run.numerics.get("checkpoint") or {}),
         ["answers", f"{costs.n} of {run.n_expected}"],
     ]
     if scoring:

@@ -7,7 +7,7 @@ A base checkpoint does not depend on the seed, a greedy evaluation neither: such
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
@@ -24,15 +24,30 @@ SCORE_VERSION = 1
 #: Settings of training that do not change its result: how often a resumable state is written.
 _NOT_DETERMINING = ("checkpoint_every",)
 
+#: Facts of a checkpoint that decoding it does not depend on.
+NOT_DECODING = ("lora_targets", "reply_end")
 
-def checkpoint_identity(model: Model, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """What identifies an untrained checkpoint: family and weights, not its name or place.
+
+def checkpoint_identity(
+    model: Model, weights: Mapping[str, Any], *, unused: Collection[str] = NOT_DECODING
+) -> dict[str, Any]:
+    """What identifies an untrained checkpoint: family, weights and the facts given for it, not its name or place.
 
     Args:
         model: the model.
         weights: `Weights.identity` (content digest, or hub id and revision).
+        unused: facts without effect on the job; the default decoder never counts, since its fields are the decoder's.
     """
-    return {"family": model.family, "weights": dict(weights)}
+    facts = {name: value for name, value in model.overrides.values().items() if name not in {*unused, "decoder"}}
+    return {"family": model.family, "weights": dict(weights)} | ({"facts": facts} if facts else {})
+
+
+def train_values(train: TrainConfig) -> dict[str, Any]:
+    """Optimisation settings as JSON values; a switch that is younger than stored fingerprints appears when it is on."""
+    values = plain(train)
+    if train.peft is not None and not train.peft.experts:
+        values["peft"].pop("experts")
+    return values
 
 
 def train_fingerprint(
@@ -60,7 +75,7 @@ def train_fingerprint(
         phases: curriculum over the data; empty = none.
         seed: of the run.
     """
-    optimisation = {key: value for key, value in plain(train).items() if key not in _NOT_DETERMINING}
+    optimisation = {key: value for key, value in train_values(train).items() if key not in _NOT_DETERMINING}
     return fingerprint(
         {
             "kind": "train",

@@ -59,6 +59,11 @@ def expand(suite: Suite, document: Document) -> list[Cell]:
     return cells
 
 
+def is_excluded(cell: Cell, suite: Suite) -> bool:
+    """Whether a rule of the suite leaves a cell out."""
+    return any(_matches(cell, rule) for rule in suite.exclude)
+
+
 def _narrowed(document: Document) -> bool:
     """Whether `--set` replaced a list of the grid: rules of the file may then have nothing left to remove."""
     return any(

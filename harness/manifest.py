@@ -1,4 +1,4 @@
-"""The manifest's shape: pydantic models, and their errors turned into problems with positions.
+"""The manifest's shape as pydantic models.
 
 What a name means (does the model exist, does the algorithm support its family) is checked in `resolve.py`.
 """
@@ -9,18 +9,37 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dare_bench.harness import manifest_yaml
-from dare_bench.harness.errors import ManifestError, Problem, nearest, shorten
+from dare_bench.harness.errors import ManifestError
+from dare_bench.harness.manifest_problems import problem_of
 from dare_bench.harness.manifest_yaml import Document, KeyPath
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1)]
 OneOrMore = str | list[str]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=False)
+
+
+class DecoderFields(_Strict):
+    """Fields of `DecoderConfig`; what is left out is the model's default.
+
+    `selector` is a name, ``{name: value}`` for a selector with one main option, or ``{name: {option: value}}``.
+    """
+
+    selector: str | dict[str, Any] = "low_confidence"
+    scheduler: str = "quota"
+    steps_per_block: Annotated[int, Field(ge=1)] | None = None
+    gen_length: Annotated[int, Field(ge=1)] | None = None
+    block_length: Annotated[int, Field(ge=1)] | None = None
+    cache: str = "auto"
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    early_stop: bool = True
 
 
 class ModelItem(_Strict):
@@ -33,6 +52,9 @@ class ModelItem(_Strict):
         source: hub id.
         revision: hub commit; null = the registered one.
         dtype: of the weights when decoding; null = float32 on CPU, bfloat16 on a GPU.
+        decoder: default decoder of this model.
+
+    The other fields are facts that differ from those of the family or of config.json, see `facts.Overrides`.
     """
 
     name: Name
@@ -41,6 +63,16 @@ class ModelItem(_Strict):
     source: str | None = None
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] | None = None
+    mask_token_id: TokenId | None = None
+    eos_token_id: TokenId | None = None
+    pad_token_id: TokenId | None = None
+    block_length: Annotated[int, Field(ge=1)] | None = None
+    stop_tokens: Annotated[list[Text], Field(min_length=1)] | None = None
+    reply_end: Text | None = None
+    lora_targets: Text | None = None
+    chat_template: Text | None = None
+    chat_options: dict[str, Any] | None = None
+    decoder: DecoderFields | None = None
 
 
 class LoraItem(_Strict):
@@ -49,6 +81,7 @@ class LoraItem(_Strict):
     r: Annotated[int, Field(ge=1)] = 32
     alpha: Annotated[float, Field(gt=0)] = 64.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    experts: bool = False
 
 
 class AlgorithmItem(BaseModel):
@@ -70,21 +103,10 @@ class BenchmarkItem(_Strict):
     limit: Annotated[int, Field(ge=1)] | None = None
 
 
-class DecoderItem(_Strict):
-    """A decoder: fields of `DecoderConfig`, plus the batch size, which does not change results.
-
-    `selector` is a name, ``{name: value}`` for a selector with one main option, or ``{name: {option: value}}``.
-    """
+class DecoderItem(DecoderFields):
+    """A named decoder, and its batch size, which does not change results."""
 
     name: Name
-    selector: str | dict[str, Any] = "low_confidence"
-    scheduler: str = "quota"
-    steps_per_block: Annotated[int, Field(ge=1)] | None = None
-    gen_length: Annotated[int, Field(ge=1)] | None = None
-    block_length: Annotated[int, Field(ge=1)] | None = None
-    cache: str = "auto"
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    early_stop: bool = True
     batch_size: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -174,7 +196,7 @@ def check_shape(document: Document) -> Manifest:
     Raises:
         ManifestError: with all problems.
     """
-    data, problems, plain = dict(document.data), [], set()
+    data, plain = dict(document.data), set()
     for key, default in _DEFAULTS.items():
         data.setdefault(key, default)
     for key in _NAMED:
@@ -193,81 +215,14 @@ def check_shape(document: Document) -> Manifest:
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
-        problems = [_problem(document, data, item, plain) for item in error.errors()]
+        problems = [problem_of(document, item, model_at, plain) for item in error.errors()]
         unique = {(problem.where, problem.key): problem for problem in reversed(problems)}
         raise ManifestError(reversed(unique.values())) from error
     return manifest
 
 
-_KINDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a name or a mapping",
-    "too_short": "at least one entry",
-    "string_pattern_mismatch": "letters, digits and . _ + - (at most 64, first a letter or digit)",
-}
-_BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
-
-
-def allowed_of(error: dict[str, Any]) -> str:
-    """What is allowed, in words, for a pydantic error."""
-    context = error.get("ctx") or {}
-    if error["type"] in _KINDS:
-        return _KINDS[error["type"]]
-    if error["type"] == "literal_error":
-        return str(context.get("expected"))
-    for key, sign in _BOUNDS.items():
-        if key in context:
-            return f"a number {sign} {context[key]:g}"
-    return str(error["msg"])
-
-
-def _problem(document: Document, data: dict[str, Any], error: Any, plain: set[tuple[str, int]]) -> Problem:
-    path = tuple(part for part in error["loc"] if not _is_union_tag(part))
-    model = _model_at(path[:-1])
-    if error["type"] == "missing":
-        fields = ", ".join(_names(model)) if model else "see `dare-bench list suites`"
-        return document.problem(path, "a required key is missing", given="nothing", allowed=f"keys here: {fields}")
-    if error["type"] == "extra_forbidden":
-        known = _names(model) if model else []
-        return document.problem(
-            path,
-            "unknown key",
-            given=shorten(error["input"]),
-            allowed=", ".join(known),
-            nearest=nearest(path[-1], known),
-        )
-    if path and path[-1] == "name" and path[:-1] in plain:  # the user wrote a bare name, not `name:`
-        path = path[:-1]
-    message = "must not be empty" if error["type"] == "too_short" else "wrong value"
-    if error["type"].endswith(("_type", "_from_float")):
-        message = "wrong type"
-    given, allowed = shorten(error["input"]), allowed_of(error)
-    if path and path[-1] == "peft":
-        allowed = "lora, {r: 32, alpha: 64, dropout: 0} or null"
-    if path[:2] == ("train", "data") and len(path) == 3:
-        allowed = "a split or a list of splits"
-    if path and path[-1] == "selector":
-        allowed = "a selector's name, {name: value} or {name: {option: value}}"
-    if len(path) == 1 and path[0] in _LISTS and error["type"] == "list_type":
-        allowed = f"a list, for example [{'base' if path[0] == 'algorithms' else 'NAME'}]"
-    return document.problem(path, message, given=given, allowed=allowed)
-
-
-def _is_union_tag(part: str | int) -> bool:
-    """Whether pydantic added this part of a location for a member of a union (not a key of ours)."""
-    return isinstance(part, str) and (
-        part in {"str", "int", "LoraItem"}
-        or part.startswith(("list[", "dict[", "literal[", "function-", "constrained-"))
-    )
-
-
-def _model_at(path: KeyPath) -> type[BaseModel] | None:
+def model_at(path: KeyPath) -> type[BaseModel] | None:
+    """The model of the mapping at a key path."""
     if not path:
         return Manifest
     if len(path) == 2 and path[0] in _LISTS:
@@ -277,12 +232,10 @@ def _model_at(path: KeyPath) -> type[BaseModel] | None:
         ("train", "decoder"): DecoderItem,
         ("train", "peft"): LoraItem,
     }
+    if len(path) == 3 and path[0] == "models" and path[-1] == "decoder":
+        return DecoderFields
     if len(path) == 3 and path[-1] == "peft":
         return LoraItem
     if len(path) == 3 and path[:2] == ("train", "phases"):
         return PhaseItem
     return nested.get(path)
-
-
-def _names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]

@@ -33,12 +33,12 @@ def job_memory(job: Job, cells: list[Cell]) -> Memory | None:
         return memory.training(model, recipe.train, tokens=tokens, needs_reference=needs.ref == "frozen")
     decoder = job.spec["decoder"]
     family = family_registry.get_family(model.family)
-    is_cached = family.attention == "causal" or (family.block_causal and decoder["cache"] != "none")
+    is_cached = family.attention == "causal" or (family.block_causal and decoder.get("cache") != "none")
     return memory.decoding(
         model,
         dtype=job.spec["dtype"],
         batch=min(job.spec["batch_size"] or BATCH_SIZE, job.spec["n_rows"] or BATCH_SIZE),
         tokens=PROMPT_TOKENS + (decoder["gen_length"] or 0),
-        block=decoder["block_length"],
+        block=decoder.get("block_length"),
         exact_cache=is_cached,
     )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from dare_bench.dare.families import places
-from dare_bench.dare.families import registry as family_registry
 from dare_bench.harness.errors import ManifestError, nearest, shorten
-from dare_bench.harness.manifest import BenchmarkItem, Manifest, ModelItem
+from dare_bench.harness.manifest import BenchmarkItem, Manifest
 from dare_bench.harness.manifest_yaml import Document, KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
+from dare_bench.harness.resolve_models import resolve_model
+from dare_bench.harness.resolve_pairs import check_decoders
 from dare_bench.harness.resolve_training import resolve_recipes
-from dare_bench.harness.resolved import Model, Suite, Task
+from dare_bench.harness.resolved import Suite, Task
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 
 
@@ -33,7 +32,7 @@ def resolve(document: Document, manifest: Manifest, limit: int | None = None) ->
         ManifestError: with all problems.
     """
     report = Reporter(document)
-    models = [_model(report, ("models", index), item) for index, item in enumerate(manifest.models)]
+    models = [resolve_model(report, ("models", index), item) for index, item in enumerate(manifest.models)]
     tasks = [_task(report, ("benchmarks", index), item, limit) for index, item in enumerate(manifest.benchmarks)]
     decoders = [resolve_decoder(report, ("decoders", index), item) for index, item in enumerate(manifest.decoders)]
     recipes = resolve_recipes(report, manifest)
@@ -46,9 +45,7 @@ def resolve(document: Document, manifest: Manifest, limit: int | None = None) ->
     )
     report.duplicates("seeds", [str(seed) for seed in manifest.seeds], "each seed once")
     exclude = _exclude(report, manifest, labels)
-    if report.problems:
-        raise ManifestError(report.problems)
-    return Suite(
+    suite = Suite(
         name=manifest.suite,
         description=manifest.description,
         models=tuple(model for model in models if model),
@@ -58,59 +55,10 @@ def resolve(document: Document, manifest: Manifest, limit: int | None = None) ->
         seeds=tuple(manifest.seeds),
         exclude=exclude,
     )
-
-
-def _model(report: Reporter, path: KeyPath, item: ModelItem) -> Model | None:
-    known = family_registry.models()
-    entry = known.get(item.name)
-    own = item.path or item.source
-    if item.path and item.source:
-        report.add(
-            (*path, "source"), "both `path` and `source` are given", given=shorten(item.source), allowed="one of them"
-        )
-        return None
-    if entry is None and own is None:
-        report.unknown((*path, "name"), "model", item.name, known)
-        return None
-    families = family_registry.families()
-    if item.family is not None and item.family not in families:
-        report.unknown((*path, "family"), "family", item.family, families)
-        return None
-    if entry is not None and item.family not in (None, entry.family):
-        message = f"{item.name} is of the family {entry.family}"
-        report.add((*path, "family"), message, given=shorten(item.family), allowed=entry.family)
-        return None
-    config: Mapping[str, Any] = entry.config if entry else {}
-    source = str(own or (entry.source if entry else ""))
-    folder = Path(source).expanduser()
-    if item.path is not None:
-        if not any((folder / name).is_file() for name in ("config.json", places.ADAPTER_CONFIG)):
-            report.add(
-                (*path, "path"), "no checkpoint there", given=shorten(item.path), allowed="a folder with config.json"
-            )
-            return None
-        try:
-            config = places.official_config(folder)  # of an adapter: its base's
-        except (places.WeightsNotHere, places.BadCheckpoint, family_registry.UnknownName) as error:
-            report.add((*path, "path"), str(error), given=shorten(item.path))
-            return None
-        source = str(folder.resolve())
-    family = item.family or (entry.family if entry else None)
-    if family is None and config:
-        try:
-            family = family_registry.detect(config).name
-        except family_registry.UnknownName as error:
-            report.add(
-                path, "the checkpoint's family is not known", given=shorten(error.name), allowed=", ".join(families)
-            )
-            return None
-    if family is None:
-        report.add(
-            path, "a hub checkpoint needs its family", given=shorten(source), allowed=f"family: {' | '.join(families)}"
-        )
-        return None
-    revision = item.revision or (entry.revision if entry and not own else None)
-    return Model(item.name, family, source, revision, dict(config), item.dtype)
+    check_decoders(report, suite)
+    if report.problems:
+        raise ManifestError(report.problems)
+    return suite
 
 
 def _task(report: Reporter, path: KeyPath, item: BenchmarkItem, limit: int | None) -> Task | None:

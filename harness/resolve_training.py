@@ -18,7 +18,7 @@ from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
 from dare_bench.harness.resolve_support import check_pairs, used_entries
-from dare_bench.harness.resolved import BASE, Recipe, source_names
+from dare_bench.harness.resolved import BASE, Decoding, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 
@@ -233,11 +233,11 @@ def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath,
     return len(report.problems) == before
 
 
-def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> DecoderConfig | None:
+def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> Decoding | None:
     if entry.needs.rollout == "none":
         return None
     if manifest.train is None or manifest.train.decoder is None:
-        return DecoderConfig(name="rollout")
+        return Decoding(DecoderConfig(name="rollout"))
     path, item = ("train", "decoder"), manifest.train.decoder
     if "temperature" in item.model_fields_set:
         message = "the temperature of rollouts is a setting of the algorithm"
@@ -249,7 +249,8 @@ def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> Dec
         return None
     honoured = [family_registry.get_family(name).decoder_fields for name in entry.families]
     if None in honoured or not honoured:
-        return decoding.config
+        return decoding
     # The section serves all algorithms; what only other decoders know does not reach this one.
     fields = frozenset().union(*(names for names in honoured if names is not None))
-    return DecoderConfig(**{name: getattr(decoding.config, name) for name in fields})
+    config = DecoderConfig(**{name: getattr(decoding.config, name) for name in fields})
+    return Decoding(config, given=tuple(name for name in decoding.given if name in fields))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.families.facts import Family, Overrides
+from dare_bench.dare.families.registry import get_family
 from dare_bench.dare.training.config import TrainConfig
 
 BASE = "base"
@@ -23,6 +25,7 @@ class Model:
         revision: hub commit, or null.
         config: official config fields (sizes).
         dtype: of the weights when decoding; null = chosen by device.
+        overrides: facts that differ from those of the family or of the config.
     """
 
     name: str
@@ -31,6 +34,17 @@ class Model:
     revision: str | None
     config: Mapping[str, Any]
     dtype: str | None = None
+    overrides: Overrides = field(default_factory=Overrides)
+
+    @property
+    def facts(self) -> tuple[Family, Mapping[str, Any]]:
+        """Family and config with the model's own facts."""
+        return self.overrides.apply(get_family(self.family), self.config)
+
+    @property
+    def default_decoder(self) -> Mapping[str, Any]:
+        """Fields of `DecoderConfig` where a manifest's decoder leaves them out."""
+        return {**get_family(self.family).default_decoder, **(self.overrides.decoder or {})}
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class Recipe:
     preset: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
-    rollout: DecoderConfig | None = None
+    rollout: Decoding | None = None
     data: tuple[tuple[str, str], ...] = ()
     phases: tuple[tuple[float, Mapping[str, float]], ...] = ()
     families: tuple[str, ...] = ()
@@ -95,10 +109,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Decoding:
-    """A decoder and the batch size it runs with (which does not change results)."""
+    """A decoder and the batch size it runs with (which does not change results).
+
+    Attributes:
+        config: settings; the fields that are not `given` have the defaults of `DecoderConfig` until a model is known.
+        batch_size: rows decoded together.
+        given: fields that the manifest names.
+    """
 
     config: DecoderConfig
     batch_size: int | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -7,12 +7,14 @@ from dataclasses import asdict
 
 from dare_bench.harness.errors import UserError
 from dare_bench.harness.executors.local import Event, LocalExecutor
+from dare_bench.harness.fingerprint import train_values
 from dare_bench.harness.jobs.failures import store_failure
 from dare_bench.harness.jobs.spec import Context, Job
 from dare_bench.harness.lock import run_lock
 from dare_bench.harness.memory import GIB
 from dare_bench.harness.prepare import Options, Prepared, open_store, prepare
 from dare_bench.harness.progress import RunProgress
+from dare_bench.harness.resolved import Model, Recipe
 from dare_bench.harness.settings import plain
 from dare_bench.results.keys import fingerprint
 from dare_bench.results.store import Store
@@ -125,13 +127,24 @@ def resolved_manifest(prepared: Prepared) -> dict[str, object]:
     return {
         "suite": suite.name,
         "description": suite.description,
-        "models": [{key: value for key, value in asdict(model).items() if key != "source"} for model in suite.models],
-        "algorithms": [plain(recipe) for recipe in suite.recipes],
+        "models": [_model(model) for model in suite.models],
+        "algorithms": [_recipe(recipe) for recipe in suite.recipes],
         "benchmarks": [plain(task) for task in suite.tasks],
-        "decoders": [plain(decoder) for decoder in suite.decoders],
+        "decoders": [{"config": plain(each.config), "batch_size": each.batch_size} for each in suite.decoders],
         "seeds": list(suite.seeds),
         "exclude": [{key: list(value) for key, value in rule.items()} for rule in suite.exclude],
     }
+
+
+def _model(model: Model) -> dict[str, object]:
+    facts = model.overrides.values()
+    fields = {key: value for key, value in asdict(model).items() if key not in ("source", "overrides")}
+    return fields | ({"facts": facts} if facts else {})
+
+
+def _recipe(recipe: Recipe) -> dict[str, object]:
+    rollout = None if recipe.rollout is None else plain(recipe.rollout.config)
+    return plain(recipe) | {"rollout": rollout, "train": train_values(recipe.train)}
 
 
 def _is_recorded(prepared: Prepared) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dare_bench.harness.errors import shorten
-from dare_bench.harness.manifest import allowed_of
+from dare_bench.harness.manifest_problems import allowed_of
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 

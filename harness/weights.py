@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare_bench.dare.families import places, registry
+from dare_bench.dare.families import places, random_entries, registry
 
 #: Files of a checkpoint folder that decide what it computes.
 _PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -39,13 +39,16 @@ def locate(name: str, source: str, revision: str | None, cache_file: Path | None
 
     Args:
         name: the model's name, for messages.
-        source: ``package:<name>``, a local folder, or a hub id.
+        source: ``package:<name>``, ``random:<family>``, a local folder, or a hub id.
         revision: hub commit, or null.
         cache_file: JSON file that remembers digests of large local files; null = always read them.
 
     Returns:
-        The location and identity; `missing` says what to do when the weights are not here.
+        The location and identity; `missing` says what to do when the weights are not here. A random checkpoint has no
+        folder until a worker makes it.
     """
+    if source.startswith(random_entries.PREFIX):
+        return Weights(None, random_entries.identity(source))
     if source.startswith("package:"):
         folder = places.package_folder(source.removeprefix("package:"))
         if not (folder / places.SINGLE).is_file():

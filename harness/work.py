@@ -10,6 +10,7 @@ from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.harness import fingerprint as prints
 from dare_bench.harness.grid import Cell
 from dare_bench.harness.jobs.spec import Job
+from dare_bench.harness.resolve_decoding import effective, stored
 from dare_bench.harness.resolved import Model, Recipe, Task
 from dare_bench.harness.settings import plain
 from dare_bench.harness.weights import Weights, locate, stay_offline
@@ -149,10 +150,14 @@ class WorkBuilder:
             if entry.needs.pairs:
                 identity["pairs"] = bench.pairs_version
             data.append(identity)
-        rollout = self._rollout(recipe)
+        rollout = self._rollout(recipe, model)
         phases = [[until, dict(mix)] for until, mix in recipe.phases]
         key = prints.train_fingerprint(
-            base=prints.checkpoint_identity(model, self.work.weights[model.name].identity),
+            base=prints.checkpoint_identity(
+                model,
+                self.work.weights[model.name].identity,
+                unused=() if recipe.train.peft else ("lora_targets",),
+            ),
             algorithm=recipe.name,
             algorithm_version=entry.version,
             settings=recipe.settings,
@@ -169,7 +174,7 @@ class WorkBuilder:
             "preset": recipe.preset,
             "settings": dict(recipe.settings),
             "train": plain(recipe.train),
-            "rollout": None if rollout is None else plain(rollout),
+            "rollout": None if rollout is None else stored(rollout, model),
             "data": [list(pair) for pair in recipe.data],
             "data_identity": data,
             "phases": phases,
@@ -179,17 +184,18 @@ class WorkBuilder:
         label = f"train {model.name}/{recipe.label}/{cell.seed}"
         return self._add(Job("train", key, label, cost=cost, affinity=key, spec=spec))
 
-    def _rollout(self, recipe: Recipe) -> Any:
+    def _rollout(self, recipe: Recipe, model: Model) -> Any:
         if recipe.rollout is None or not recipe.data:
             return None
         bench = benchmark_registry.get(recipe.data[0][0])
-        return prints.with_length(recipe.rollout, bench.protocols[bench.default_protocol].gen_length)
+        decoder = effective(recipe.rollout, model, keep=("temperature",))  # of rollouts: the algorithm's own
+        return prints.with_length(decoder, bench.protocols[bench.default_protocol].gen_length)
 
     def _generate(self, cell: Cell, train: str | None) -> str:
         model, task, weights = cell.model, cell.task, self.work.weights[cell.model.name]
         rows = self.rows(task.name, task.split, task.limit)
         protocol = benchmark_registry.get(task.name).protocols[task.protocol]
-        decoder = prints.with_length(cell.decoder.config, protocol.gen_length)
+        decoder = prints.with_length(effective(cell.decoder, model), protocol.gen_length)
         dtype = model.dtype or self.dtype
         base = prints.checkpoint_identity(model, weights.identity)
         key, seed = prints.generate_fingerprint(
@@ -205,7 +211,7 @@ class WorkBuilder:
             "task": _task_spec(task),
             "rows": rows.identity,
             "n_rows": rows.count,
-            "decoder": plain(decoder),
+            "decoder": stored(decoder, model),
             "batch_size": cell.decoder.batch_size,
             "dtype": dtype,
             "seed": seed,
@@ -229,6 +235,8 @@ def _model_spec(model: Model, weights: Weights) -> dict[str, Any]:
         "name": model.name,
         "family": model.family,
         "source": model.source,
+        "revision": model.revision,
+        "facts": model.overrides.values(),
         "folder": None if weights.folder is None else str(weights.folder),
         "identity": weights.identity,
     }

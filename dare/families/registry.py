@@ -17,8 +17,8 @@ from dare_bench.dare.families.facts import Family
 
 _FAMILIES: dict[str, Family] = {}
 _NOT_FAMILIES = {
-    "base", "cache", "canvas", "catalog", "chat", "common", "dims", "facts", "keys", "loading", "places", "registry",
-    "tokens", "weights",
+    "base", "cache", "canvas", "catalog", "chat", "common", "dims", "facts", "keys", "loading", "places", "random_entries",
+    "registry", "tokens", "weights",
 }  # fmt: skip
 
 
@@ -101,9 +101,9 @@ def detect(config: Mapping[str, Any]) -> Family:
 @functools.cache
 def models() -> dict[str, ModelEntry]:
     """All named checkpoints."""
-    from dare_bench.dare.families import catalog
+    from dare_bench.dare.families import catalog, random_entries
 
-    return {entry.name: entry for entry in catalog.ENTRIES}
+    return {entry.name: entry for entry in (*catalog.ENTRIES, *random_entries.ENTRIES)}
 
 
 def get(name: str) -> ModelEntry:

@@ -15,8 +15,14 @@ def training_columns(spec: dict[str, Any]) -> dict[str, Any]:
         "label": spec["label"],
         "preset": spec["preset"],
         "seed": spec["seed"],
-        "config": config | {"base": spec["model"]["identity"]},
+        "config": config | {"base": checkpoint_record(spec["model"])},
     }
+
+
+def checkpoint_record(model: dict[str, Any]) -> dict[str, Any]:
+    """What is recorded of an untrained checkpoint: its identity, the revision that was asked for, the facts given."""
+    given = {"revision": model["revision"], "facts": model["facts"]}
+    return {**{key: value for key, value in given.items() if value}, **model["identity"]}
 
 
 def evaluation_columns(spec: dict[str, Any]) -> dict[str, Any]:

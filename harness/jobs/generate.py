@@ -11,7 +11,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.generation import Generation
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.harness.errors import JobError
-from dare_bench.harness.jobs.columns import evaluation_columns
+from dare_bench.harness.jobs.columns import checkpoint_record, evaluation_columns
 from dare_bench.results.keys import fingerprint, hard_fields, hard_key
 from dare_bench.results.schema import TrainingRun
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -37,7 +37,7 @@ def run(job: dict[str, Any], session: Session) -> None:
     shots = bench.shots(protocol, data_dir=session.data)
     messages = [bench.messages(row, protocol, shots) for row in rows]
     training_id, folder = _checkpoint(spec, session)
-    lm = session.load(folder, family=spec["model"]["family"], dtype=spec["dtype"], keep=True)
+    lm = session.load(folder, spec["model"], dtype=spec["dtype"], keep=True)
     decoder = DecoderConfig(**spec["decoder"])
     batch_size = spec["batch_size"] or BATCH_SIZE
     fields = comparability(bench, rows, messages, shots, spec, decoder)
@@ -45,7 +45,8 @@ def run(job: dict[str, Any], session: Session) -> None:
         "training_run_id": training_id,
         "hard_key": hard_key(fields),
         "hard_fields": fields,
-        "numerics": _numerics(lm, spec["dtype"], batch_size, session.settings["machine"]),
+        "numerics": _numerics(lm, spec["dtype"], batch_size, session.settings["machine"])
+        | {"checkpoint": checkpoint_record(spec["model"])},
         "environment_id": session.settings["environment_id"],
         "log_path": session.log_path(job),
     }
@@ -125,7 +126,7 @@ def sample(lm: DiffusionLM, row: Row, prompt: str, found: Generation) -> tuple[d
 def _checkpoint(spec: dict[str, Any], session: Session) -> tuple[int | None, str]:
     """Row of the training run (null for the untrained model) and folder of the weights."""
     if spec["training"] is None:
-        return None, spec["model"]["folder"]
+        return None, session.base_folder(spec["model"])
     found = session.store.checkpoint(spec["training"])
     with session.store.read() as query:
         run_id = query.scalar(select(TrainingRun.id).where(TrainingRun.fingerprint == spec["training"]))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.dare.families import random_entries
+from dare_bench.dare.families.facts import Overrides
 from dare_bench.harness.errors import JobError
 from dare_bench.results.store import Store
 
@@ -53,23 +56,40 @@ class Session:
         """The job's log, relative to the runs folder."""
         return f"logs/{job['log_name']}"
 
-    def load(self, folder: str | Path, *, family: str, dtype: str, keep: bool) -> DiffusionLM:
+    def base_folder(self, model: dict[str, Any]) -> str:
+        """Folder of a model's untrained weights; those of a random checkpoint are made if need be.
+
+        Args:
+            model: of a job's spec.
+        """
+        if not model["source"].startswith(random_entries.PREFIX):
+            return str(model["folder"])
+        from dare_bench.dare.training.random_checkpoint import ensure
+
+        return str(ensure(model["source"], self.runs.resolve() / "random"))
+
+    def load(self, folder: str | Path, model: dict[str, Any], *, dtype: str, keep: bool) -> DiffusionLM:
         """Load a checkpoint, or hand out the one loaded last.
 
         Args:
             folder: checkpoint folder.
-            family: of the model.
+            model: of a job's spec: family, and facts that differ from the family's.
             dtype: of the weights.
             keep: remember it for the next job; false for a model that will be trained.
+
+        Raises:
+            JobError: a token that the manifest names is not in the tokenizer.
         """
         self.prepare_torch()
         from dare_bench.dare.families.loading import load
 
-        key = f"{folder}|{dtype}"
+        facts = overrides(model["facts"])
+        key = json.dumps([str(folder), dtype, model["family"], model["facts"]], sort_keys=True)
         if keep and key in self._loaded:
             return self._loaded[key]
         self._loaded.clear()
-        lm = load(str(folder), family=family, dtype=dtype, device=self.device)
+        lm = load(str(folder), family=model["family"], dtype=dtype, device=self.device, overrides=facts)
+        check_tokens(lm, facts, model["name"])
         if keep:
             self._loaded[key] = lm
         return lm
@@ -94,6 +114,29 @@ class Session:
         else:
             torch.cuda.set_device(torch.device(self.device))
         self._is_prepared = True
+
+
+def overrides(facts: dict[str, Any]) -> Overrides:
+    """Facts of a job's spec; JSON knows no tuples."""
+    return Overrides(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
+
+
+def check_tokens(lm: DiffusionLM, facts: Overrides, name: str) -> None:
+    """Refuse token strings that the tokenizer does not know: they would be ignored without a word.
+
+    Raises:
+        JobError: naming the field and the tokens.
+    """
+    if lm.tokenizer is None:
+        return
+    known = lm.tokenizer.get_vocab()
+    for field_name, tokens in (("stop_tokens", facts.stop_tokens or ()), ("reply_end", (facts.reply_end,))):
+        unknown = [token for token in tokens if token is not None and token not in known]
+        if unknown:
+            shown = ", ".join(map(repr, unknown))
+            raise JobError(
+                f"{name}: {field_name} names {shown}, which the checkpoint's tokenizer has as no single token"
+            )
 
 
 _SESSIONS: dict[str, Session] = {}

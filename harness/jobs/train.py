@@ -42,7 +42,8 @@ def run(job: dict[str, Any], session: Session) -> None:
     config = train_config(spec["train"])
     entry = algorithm_registry.get(spec["algorithm"], spec["model"]["family"])
     examples, reward = _data(spec, session.data, pairs=entry.needs.pairs)
-    lm = session.load(spec["model"]["folder"], family=spec["model"]["family"], dtype="float32", keep=False)
+    folder = session.base_folder(spec["model"])
+    lm = session.load(folder, spec["model"], dtype="float32", keep=False)
 
     from dare_bench.dare.training.mixture import Phase
 
@@ -60,7 +61,7 @@ def run(job: dict[str, Any], session: Session) -> None:
         config,
         seed=spec["seed"],
         out_dir=out_dir,
-        base=_base_name(spec["model"]),
+        base=_base_name(spec["model"], folder),
         reward_funcs=() if reward is None else (reward,),
         decoder=None if spec["rollout"] is None else DecoderConfig(**spec["rollout"]),
         phases=[Phase(until, mix) for until, mix in spec["phases"]],
@@ -82,10 +83,10 @@ def _is_known(store: Store, fingerprint: str) -> bool:
         return session.scalar(select(TrainingRun.id).where(TrainingRun.fingerprint == fingerprint)) is not None
 
 
-def _base_name(model: dict[str, Any]) -> str:
+def _base_name(model: dict[str, Any], folder: str) -> str:
     """What an adapter's base is called: shipped models by name, others by the folder that was trained from."""
     source = str(model["source"])
-    return source if source.startswith("package:") else str(model["folder"])
+    return source if source.startswith("package:") else folder
 
 
 def train_config(values: dict[str, Any]) -> TrainConfig:

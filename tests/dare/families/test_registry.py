@@ -86,7 +86,8 @@ def test_every_named_checkpoint_is_detected_as_its_family(name):
     entry = get(name)
     assert entry.name == name
     assert detect(entry.config).name == entry.family
-    assert get_family(entry.family).network(entry.config).arguments["vocab_size"] == entry.config["vocab_size"]
+    arguments = get_family(entry.family).network(entry.config).arguments
+    assert arguments.get("text_config", arguments)["vocab_size"] == get_family(entry.family).dims(entry.config).vocab
 
 
 @pytest.mark.parametrize("family", ["llada", "sdar"])
