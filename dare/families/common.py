@@ -58,7 +58,7 @@ def decoder_dims(
 
 
 def decoder_arguments(
-    sizes: Dims, config: Mapping[str, Any], *, rope_theta: float, eps: float, positions: int, rotary: float = 1.0
+    sizes: Dims, config: Mapping[str, Any], *, rope_theta: float, eps: float, positions: int, rotary: float | None = None
 ) -> dict[str, Any]:
     """Arguments that all decoder configs of transformers take.
 
@@ -66,10 +66,10 @@ def decoder_arguments(
         sizes: of the config.
         config: official config.json.
         rope_theta, eps, positions: the family's values where the config says nothing.
-        rotary: share of each head that is rotated.
+        rotary: share of each head that is rotated, for configs that have such a share; null = they have none.
     """
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", rope_theta))}
-    if rotary != 1.0:
+    if rotary is not None:  # also when it is 1: the class's own default may be another
         rope["partial_rotary_factor"] = rotary
     return {
         "vocab_size": sizes.vocab,
