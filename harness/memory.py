@@ -77,7 +77,7 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     if train.peft is None:
         states = 16 * count
     else:
-        states = _BYTES[train.dtype] * count + 16 * dims.lora_parameters(train.peft.r)
+        states = _BYTES[train.dtype] * count + 16 * dims.lora_parameters(train.peft.r, experts=train.peft.experts)
     if needs_reference and train.peft is None:
         states += _BYTES[train.dtype] * count
     rows = train.micro_batch_size or train.batch_size

@@ -71,8 +71,8 @@ class CanvasDims(Dims):
         """Cached entries per token while it is inside the window; behind it only full layers keep theirs."""
         return sum(2 * layer.kv_heads * layer.head_dim for layer in self.attention)
 
-    def lora_parameters(self, r: int) -> int:
-        """Adapter weights of rank `r` on q, k, v, o of every layer."""
+    def lora_parameters(self, r: int, *, experts: bool = False) -> int:
+        """Adapter weights of rank `r` on q, k, v, o of every layer; the family is not trained, so never on experts."""
         total = 0
         for layer in self.attention:
             q, kv = self.heads * layer.head_dim, layer.kv_heads * layer.head_dim

@@ -114,10 +114,19 @@ class Dims:
         """Cached key and value entries per token, all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
-    def lora_parameters(self, r: int) -> int:
-        """Adapter weights of rank `r`: q, k, v, o, and gate, up, down of networks without routed experts."""
+    def lora_parameters(self, r: int, *, experts: bool = False) -> int:
+        """Adapter weights of rank `r`: q, k, v, o, and gate, up, down of networks without routed experts.
+
+        Args:
+            r: rank.
+            experts: also a pair of matrices for either of the two tensors of every routed expert.
+        """
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         widths = (self.hidden + q) * 2 + (self.hidden + kv) * 2
         if self.experts is None:
             widths += (self.hidden + self.mlp) * 3
-        return self.layers * r * widths
+        routed = 0
+        if experts and self.experts is not None:
+            one = (self.hidden + 2 * self.experts.width) + (self.experts.width + self.hidden)
+            routed = self.moe_layers * self.experts.count * one
+        return r * (self.layers * widths + routed)

@@ -91,7 +91,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
     Raises:
         BadCheckpoint: if adapter_config.json is not readable or names no base.
     """
-    described = _object(folder / ADAPTER_CONFIG)
+    described = read_object(folder / ADAPTER_CONFIG)
     base, revision = described.get("base_model_name_or_path"), described.get("revision")
     if not isinstance(base, str) or not base:
         raise BadCheckpoint(
@@ -114,6 +114,19 @@ def official_config(folder: Path) -> dict[str, Any]:
         seen.append(folder.resolve())
         folder = resolve(*adapter_base(folder))
     return read_config(folder)
+
+
+def portable(source: str) -> tuple[str, str | None]:
+    """How another machine finds a checkpoint: hub id and commit of a folder of the hub cache, else the source itself."""
+    entry = models().get(source)
+    if entry is not None and not entry.source.startswith("package:"):
+        source = str(hub_snapshot(entry.source, entry.revision) or source)
+    folder = Path(source).expanduser()
+    kept = folder.parent.parent.name.split("--")
+    if folder.parent.name != "snapshots" or len(kept) != 3 or kept[0] != "models":
+        return source, None
+    hub_id = "/".join(kept[1:])
+    return (hub_id, folder.name) if hub_snapshot(hub_id, folder.name) == folder else (source, None)
 
 
 def resolve(source: str, revision: str | None = None) -> Path:
@@ -157,10 +170,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         BadCheckpoint: if it is missing or no JSON object.
     """
-    return _object(folder / "config.json")
+    return read_object(folder / "config.json")
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Parse a JSON file that holds an object.
+
+    Raises:
+        BadCheckpoint: if it does not.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

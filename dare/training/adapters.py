@@ -7,16 +7,21 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from dare_bench.dare.families.base import DiffusionLM
-from dare_bench.dare.families.facts import Overrides
+from dare_bench.dare.families.facts import UnsupportedConfig
+from dare_bench.dare.families.places import ADAPTER, ADAPTER_CONFIG, portable
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.config import LoraConfig
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-ADAPTER = "adapter_model.safetensors"
+#: What peft puts before the names of a network's tensors in an adapter file.
+PREFIX = "base_model.model."
+#: Expert tensors of the mixture networks: three-dimensional parameters, no modules.
+EXPERT_PARAMETERS = ("mlp.experts.down_proj", "mlp.experts.gate_up_proj")
 
 
 def inject(lm: DiffusionLM, config: LoraConfig, *, seed: int) -> list[str]:
@@ -24,42 +29,62 @@ def inject(lm: DiffusionLM, config: LoraConfig, *, seed: int) -> list[str]:
 
     Args:
         lm: changed in place; equals the base exactly until the first step (B is zero).
-        config: rank, alpha, dropout.
+        config: rank, alpha, dropout, whether experts are adapted.
         seed: of the A matrices.
 
     Returns:
-        Names of the adapted modules.
+        Names of the adapted modules, and of adapted expert tensors.
 
     Raises:
-        ValueError: if the adapted modules are not exactly the family's targets.
+        ValueError: if what is adapted is not exactly the family's targets.
+        UnsupportedConfig: if experts are to be adapted where there are none, or with dropout.
 
     Source:
         arXiv 2106.09685; peft.
     """
-    from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
-    pattern = re.compile(lm.family.lora_targets)
-    wanted = sorted(name for name, module in lm.model.named_modules() if pattern.fullmatch(name))
-    settings = PeftConfig(
-        r=config.r,
-        lora_alpha=config.alpha,
-        lora_dropout=config.dropout,
-        target_modules=lm.family.lora_targets,
-        bias="none",
-    )
+    if config.experts and lm.dims.experts is None:
+        raise UnsupportedConfig(f"{lm.family.name}: peft.experts is true and the network has no experts; leave it out")
+    if config.experts and config.dropout:
+        raise UnsupportedConfig(
+            f"peft.dropout is {config.dropout} with peft.experts; adapted experts are computed as one weight, without "
+            "dropout: set dropout to 0"
+        )
+    wanted = set(_matching(lm)) | {
+        name for name, _ in lm.model.named_parameters() if config.experts and name.endswith(EXPERT_PARAMETERS)
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "lora"))
-        inject_adapter_in_model(settings, lm.model)
-    adapted = sorted(name for name, _ in _lora_layers(lm.model))
-    if adapted != wanted:
-        raise ValueError(f"{lm.family.name}: adapted {len(adapted)} modules, the family has {len(wanted)} targets")
-    for name, parameter in lm.model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    return adapted
+        inject_adapter_in_model(_settings(lm, config), lm.model)
+    found = adapted(lm)
+    if set(found) != wanted:
+        raise ValueError(f"{lm.family.name}: adapted {len(found)} modules, the family has {len(wanted)} targets")
+    freeze_base(lm)
+    return found
 
 
-def _lora_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _matching(lm: DiffusionLM) -> list[str]:
+    pattern = re.compile(lm.family.lora_targets)
+    return sorted(name for name, _ in lm.model.named_modules() if pattern.fullmatch(name))
+
+
+def _settings(lm: DiffusionLM, config: LoraConfig, targets: str | list[str] | None = None) -> Any:
+    """peft's settings of an adapter."""
+    from peft import LoraConfig as PeftConfig
+
+    return PeftConfig(
+        r=config.r,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft divides by the rank: any number does
+        lora_dropout=config.dropout,
+        target_modules=lm.family.lora_targets if targets is None else targets,
+        target_parameters=list(EXPERT_PARAMETERS) if config.experts else None,
+        bias="none",
+    )
+
+
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """peft's layers by name; several expert tensors of a module are nested (``experts``, ``experts.base_layer``)."""
     from peft.tuners.lora import LoraLayer
 
     for name, module in model.named_modules():
@@ -67,10 +92,27 @@ def _lora_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+def adapted(lm: DiffusionLM) -> list[str]:
+    """Names of adapted modules, and of adapted expert tensors, as in the network without adapters."""
+    return sorted(target(name, layer) for name, layer in lora_layers(lm.model))
+
+
+def target(name: str, layer: Any) -> str:
+    """What a layer of peft's adapts, as named in the network without adapters."""
+    parameter = getattr(layer, "parameter_name", None)  # of layers that adapt a tensor of the module they wrap
+    return name if parameter is None else f"{name.replace('.base_layer', '')}.{parameter}"
+
+
+def freeze_base(lm: DiffusionLM) -> None:
+    """Only adapters learn."""
+    for name, parameter in lm.model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
 @contextmanager
 def adapters_off(lm: DiffusionLM) -> Iterator[None]:
     """Within the block the model is its base, bit for bit (the reference policy of adapted training)."""
-    layers = [module for _, module in _lora_layers(lm.model)]
+    layers = [module for _, module in lora_layers(lm.model)]
     for layer in layers:
         layer.enable_adapters(False)
     try:
@@ -78,12 +120,13 @@ def adapters_off(lm: DiffusionLM) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.enable_adapters(True)
-        for name, parameter in lm.model.named_parameters():
-            parameter.requires_grad_("lora_" in name)
+        freeze_base(lm)
 
 
 def save_adapter(lm: DiffusionLM, folder: Path, config: LoraConfig, base: str) -> None:
-    """Write adapter weights and where its base is.
+    """Write an adapter in peft's format: adapter_config.json and adapter_model.safetensors.
+
+    Names are those of the transformers class that computes the family, so that peft reads the adapter for that class.
 
     Args:
         lm: adapted model.
@@ -92,82 +135,57 @@ def save_adapter(lm: DiffusionLM, folder: Path, config: LoraConfig, base: str) -
         base: registry name, hub id or folder of the base checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: p.detach().cpu().contiguous() for name, p in lm.model.named_parameters() if "lora_" in name}
+    weights = {
+        PREFIX + name.replace(".default.", "."): parameter.detach().cpu().contiguous()
+        for name, parameter in lm.model.named_parameters()
+        if "lora_" in name
+    }
     save_file(weights, folder / ADAPTER, metadata={"format": "pt"})
-    described = {
-        "peft_type": "LORA",
-        "base_model_name_or_path": base,
-        "r": config.r,
-        "lora_alpha": config.alpha,
-        "lora_dropout": config.dropout,
-        "target_modules": lm.family.lora_targets,
-        "bias": "none",
+    modules = [name for name in adapted(lm) if not name.endswith(EXPERT_PARAMETERS)]
+    settings = _settings(lm, config, None if modules == _matching(lm) else modules)
+    settings.base_model_name_or_path, settings.revision = portable(base)
+    settings.inference_mode = True
+    described = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.to_dict().items()}
+    # peft's place for the class whose names the file uses; it keeps what else stands there.
+    network = lm.family.network(lm.config)
+    described["auto_mapping"] = {
+        "base_model_class": network.model_class,
+        "parent_library": "transformers",
         "family": lm.family.name,
     }
-    (folder / "adapter_config.json").write_text(
-        json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def merge(lm: DiffusionLM) -> DiffusionLM:
-    """Fold the adapters into the base weights (in float32, cast once) and remove them."""
-    for name, layer in list(_lora_layers(lm.model)):
-        base = layer.get_base_layer()
-        with torch.no_grad():
-            delta = sum(
-                layer.scaling[key] * (layer.lora_B[key].weight.float() @ layer.lora_A[key].weight.float())
-                for key in layer.lora_A
-            )
-            base.weight.copy_((base.weight.float() + delta).to(base.weight.dtype))
-        parent = lm.model.get_submodule(name.rpartition(".")[0])
-        setattr(parent, name.rpartition(".")[2], base)
+    """Fold the adapters into the base weights (in float32 or better, cast once) and remove them."""
+    layers = list(lora_layers(lm.model))
+    for _, layer in layers:
+        weight = getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
+        for key in layer.lora_A:
+            fold(weight, layer.lora_A[key].weight, layer.lora_B[key].weight, layer.scaling[key])
+    for name, layer in layers:
+        if not name.endswith(".base_layer"):  # nested ones go with the outermost
+            lm.model.set_submodule(name, layer.get_base_layer())
     for parameter in lm.model.parameters():
         parameter.requires_grad_(True)
     return lm
 
 
-def load_adapted(
-    folder: Path,
-    *,
-    family: str | None,
-    dtype: str | torch.dtype,
-    device: str | torch.device,
-    overrides: Overrides | None,
-    merged: bool,
-) -> DiffusionLM:
-    """Load the base of an adapter folder and put the adapter on it.
+@torch.no_grad()
+def fold(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
+    """``weight += scale * b @ a``, in float32 or better, cast once.
 
     Args:
-        folder: of the adapter.
-        family, dtype, device, overrides: of the base, see `families.loading.load`.
-        merged: fold the adapter into the weights; else keep it live.
-
-    Raises:
-        BadCheckpoint: if the adapter does not fit its base.
+        weight: [out, in], or [E, out, in] for a stack of experts; changed in place.
+        a: [r, in], or [E * r, in], expert by expert.
+        b: [out, r], or [out, r * E], rank by rank (peft's order).
+        scale: of the update.
     """
-    from dare_bench.dare.families.loading import BadCheckpoint, load
-
-    described = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    base, revision = described["base_model_name_or_path"], described.get("revision")
-    lm = load(base, family=family, dtype=dtype, device=device, revision=revision, overrides=overrides)
-    if described.get("family", lm.family.name) != lm.family.name:
-        raise BadCheckpoint(
-            f"{folder}: adapter of family {described['family']!r}, its base "
-            f"{described['base_model_name_or_path']!r} is {lm.family.name!r}"
-        )
-    config = LoraConfig(described["r"], described["lora_alpha"], described["lora_dropout"])
-    inject(lm, config, seed=0)
-    weights = load_file(folder / ADAPTER)
-    own = {name: parameter for name, parameter in lm.model.named_parameters() if "lora_" in name}
-    if set(weights) != set(own):
-        raise BadCheckpoint(f"{folder}: the adapter has {len(weights)} tensors, its base takes {len(own)}")
-    for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
-            raise BadCheckpoint(
-                f"{folder}: {name} is {tuple(tensor.shape)}, its base takes {tuple(own[name].shape)}; "
-                f"the adapter belongs to another base than {described['base_model_name_or_path']!r}"
-            )
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            own[name].copy_(tensor)
-    return merge(lm) if merged else lm
+    if weight.dim() == 2:
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        weight.copy_(weight.to(kind) + scale * (b.to(kind) @ a.to(kind)))
+        return
+    count = weight.shape[0]
+    of_expert, rows = a.reshape(count, -1, a.shape[-1]), b.reshape(b.shape[0], -1, count)
+    for expert in range(count):
+        fold(weight[expert], of_expert[expert], rows[..., expert], scale)

@@ -13,11 +13,13 @@ class LoraConfig:
         r: rank.
         alpha: scale numerator; the update is multiplied by alpha / r.
         dropout: adapter dropout; 0 for reinforcement learning (old and new policy must agree).
+        experts: also adapt the routed experts of mixture networks; adapters are several times larger, and dropout is 0.
     """
 
     r: int = 32
     alpha: float = 64.0
     dropout: float = 0.0
+    experts: bool = False
 
 
 @dataclass(frozen=True)
