@@ -58,7 +58,13 @@ def decoder_dims(
 
 
 def decoder_arguments(
-    sizes: Dims, config: Mapping[str, Any], *, rope_theta: float, eps: float, positions: int, rotary: float | None = None
+    sizes: Dims,
+    config: Mapping[str, Any],
+    *,
+    rope_theta: float,
+    eps: float,
+    positions: int,
+    rotary: float | None = None,
 ) -> dict[str, Any]:
     """Arguments that all decoder configs of transformers take.
 
