@@ -74,7 +74,7 @@ class D1Config:
 
 @register(
     "d1",
-    families={"llada", "sdar"},
+    families={"dream", "llada", "llada2_moe", "llada_moe", "sdar", "sdar_moe"},
     config=D1Config,
     presets={
         "paper": {"advantage": "mean", "aggregation": "seq-mean-token-mean", "prompt_mask": 0.15},

@@ -78,7 +78,7 @@ _LLADA2 = {"noise_low": 0.3, "noise_high": 0.8, "weight": "none", "loss_norm": "
 
 @register(
     "sft",
-    families={"llada", "sdar"},
+    families={"dream", "llada", "llada2_moe", "llada_moe", "sdar", "sdar_moe"},
     config=SFTConfig,
     presets={
         "paper": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.training.loop import train
 from dare_bench.dare.training.tokenizer import SPECIALS, train_tokenizer
 
+# The configs of the fixtures above this folder, which importlib's import mode does not let us import by name.
+TINY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "conftest.py"))["TINY"]
 BLOCK = 4
 #: Prompt = the text of the first message, nothing around it: toy sequences stay short.
 TEMPLATE = "{{ messages[0]['content'] }}"
@@ -28,6 +31,9 @@ def config(
             "model_type": "llada", "d_model": width, "n_layers": layers, "n_heads": 4, "mlp_hidden_size": 2 * width,
             "vocab_size": vocab, "embedding_size": vocab, "block_size": block, "init_std": std,
         }  # fmt: skip
+    if family != "sdar":
+        sizes = {"vocab_size": vocab, "block_size": block, "initializer_range": std}
+        return {**TINY[family], **sizes, "mask_token_id": None, "eos_token_id": None}
     return {
         "model_type": "sdar", "hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 2 * width,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width // 4, "vocab_size": vocab,

@@ -19,7 +19,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.fixture(params=["llada", "sdar"])
+@pytest.fixture(params=["llada", "sdar", "dream", "llada2_moe", "llada_moe", "sdar_moe"])
 def lm(request, tiny):
     return tiny(request.param, text=False, dtype=torch.float64)
 
