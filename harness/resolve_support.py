@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
 from dare_bench.dare.families import places
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.harness.errors import ManifestError
+from dare_bench.dare.training.config import LoraConfig
+from dare_bench.harness.errors import ManifestError, shorten
 from dare_bench.harness.manifest import AlgorithmItem, Manifest, ModelItem
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
@@ -31,14 +33,23 @@ def used_entries(
         At least one entry.
     """
     label = item.label or item.name
-    used = []
+    used, known = [], family_registry.families()
     for model in manifest.models:
         family = family_of(model)
         if family is None or _is_excluded(manifest, model.name, label):
             continue
-        entry = next((entry for entry in entries if family in entry.families), None)
+        is_trained = family not in known or known[family].trainer is not None
+        entry = next((entry for entry in entries if is_trained and family in entry.families), None)
         if entry is not None:
             used.append(entry)
+            continue
+        if not is_trained:
+            report.add(
+                (*path, "name"),
+                f"{model.name} cannot be trained: the family {family} is for evaluation only",
+                given=f"{model.name} × {label}",
+                allowed=f"base; or leave the pair out with exclude: [{{model: {model.name}, algorithm: {label}}}]",
+            )
             continue
         supported = sorted({other for entry in entries for other in entry.families})
         report.add(
@@ -74,6 +85,37 @@ def check_pairs(report: Reporter, manifest: Manifest, path: KeyPath, item: Algor
             report.add(
                 (*path, "name"), message, given=f"{item.name} on {name}", allowed=f"train.data of {', '.join(having)}"
             )
+
+
+def check_experts(report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem, lora: LoraConfig) -> None:
+    """Refuse adapters on experts where a model has none, and with dropout."""
+    if not lora.experts:
+        return
+    if lora.dropout:
+        message = "adapted experts are computed as one weight, without dropout"
+        report.add((*path, "dropout"), message, given=shorten(lora.dropout), allowed="0 with experts: true")
+    label = item.label or item.name
+    for model in manifest.models:
+        family, entry = family_of(model), family_registry.models().get(model.name)
+        config = entry.config if entry else _config_of(model)
+        if family is None or not config or _is_excluded(manifest, model.name, label):
+            continue
+        if family_registry.get_family(family).dims(config).experts is None:
+            report.add(
+                (*path, "experts"),
+                f"the model {model.name} has no experts",
+                given=f"{model.name} × {label}",
+                allowed=f"experts: false, or exclude: [{{model: {model.name}, algorithm: {label}}}]",
+            )
+
+
+def _config_of(item: ModelItem) -> Mapping[str, Any]:
+    if item.path is None:
+        return {}
+    try:
+        return places.official_config(Path(item.path).expanduser())
+    except (family_registry.UnknownName, places.WeightsNotHere, places.BadCheckpoint):
+        return {}  # its own check says why
 
 
 def _is_excluded(manifest: Manifest, model: str, label: str) -> bool:

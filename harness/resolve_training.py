@@ -17,7 +17,7 @@ from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
-from dare_bench.harness.resolve_support import check_pairs, used_entries
+from dare_bench.harness.resolve_support import check_experts, check_pairs, used_entries
 from dare_bench.harness.resolved import BASE, Decoding, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -174,6 +174,9 @@ def _recipe(
         report.add(origin.get(key, path), message, given=shorten(getattr(train, key)), allowed=allowed)
     peft = item.peft if "peft" in item.model_fields_set else manifest.train.peft if manifest.train else None
     lora = LoraConfig() if peft == "lora" else LoraConfig(**peft.model_dump()) if isinstance(peft, LoraItem) else None
+    if lora is not None:
+        at = (*path, "peft") if "peft" in item.model_fields_set else ("train", "peft")
+        check_experts(report, manifest, at, item, lora)
     return Recipe(
         name=item.name,
         label=item.label or item.name,

@@ -44,6 +44,7 @@ training on the test split | {mini_gsm: train} | {mini_gsm: test} | 10 | train.d
 peft on base | [base, | [{name: base, peft: lora}, | 3 | algorithms[0].peft | 'lora' | base, without |
 bad peft | lr: 5e-4 | peft: dora | 3 | algorithms[1].peft | 'dora' | lora |
 bad rank | lr: 5e-4 | peft: {r: 0} | 3 | algorithms[1].peft | 0 | lora |
+no experts to adapt | lr: 5e-4 | peft: {experts: true} | 3 | algorithms[1].peft.experts | tiny-sdar × sft | experts: false |
 select on test | steps: 4 | select: 'best_on: test' | 11 | train.select | 'best_on: test' | last, or step:N |
 select a later step | steps: 4 | select: step:500 | 11 | train.select | 'step:500' | step:1 to |
 empty grid | batch_size: 2 | exclude: [{model: tiny-sdar}] | 12 | exclude | | at least one cell |
