@@ -90,12 +90,16 @@ class Chat:
         Bytes of a character that spans tokens appear at its last token, the earlier ones get an empty piece.
         """
         pieces: list[str] = []
-        done = 0  # tokens already emitted
+        start, shown, waiting = 0, "", 0  # first token of the open text, what is out of it, tokens since
         for end in range(1, len(ids) + 1):
-            text = self.tokenizer.decode(list(ids[done:end]), skip_special_tokens=False)
-            if text.endswith("\ufffd") and end < len(ids) and end - done < 4:
-                pieces.append("")
-                continue
-            pieces.append(text)
-            done = end
+            text = self.tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)
+            whole = text.rstrip("\ufffd")  # an unfinished character shows as replacement characters
+            grew = len(whole) > len(shown)
+            # A character has four bytes: after four tokens it was none.
+            if whole == text or end == len(ids) or (waiting == 3 and not grew):
+                pieces.append(text[len(shown) :])
+                start, shown, waiting = end, "", 0
+            else:
+                pieces.append(whole[len(shown) :])
+                shown, waiting = whole, 1 if grew else waiting + 1
         return pieces
