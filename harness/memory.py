@@ -1,7 +1,8 @@
 """Bytes a job needs, from the official config alone: planning figures (allow 15 %).
 
-Source: family facts, section 5. A job is refused only when weights and states alone exceed the device; it is warned
-about when the whole estimate does.
+Weights and states are exact, the rest is an estimate. A job is refused only when weights and states alone exceed the
+device; it is warned about when the whole estimate does. Under full sharding each device holds its share of weights and
+states, and one layer whole while it computes it.
 """
 
 from __future__ import annotations
@@ -25,20 +26,73 @@ class Memory:
     Attributes:
         fixed: weights and optimiser states, bytes; exact.
         working: activations, logits and cache, bytes; estimate.
+        layer: largest layer (or the embedding), which sharded work gathers whole, bytes.
     """
 
     fixed: int
-    working: int
+    working: int = 0
+    layer: int = 0
 
     @property
     def total(self) -> int:
         """Everything."""
         return self.fixed + self.working
 
+    def devices(self, device_bytes: int, *, doubling: bool) -> int | None:
+        """The smallest number of devices whose memory holds weights and states, sharded.
 
-def parameters(model: Model) -> int:
-    """Exact weight count of a model's config."""
-    return family_registry.get_family(model.family).parameters(model.config)
+        Args:
+            device_bytes: memory of one.
+            doubling: try 1, 2, 4, 8, … only.
+
+        Returns:
+            The number, or null when no number is enough (one layer alone is too large).
+        """
+        if self.fixed <= device_bytes:
+            return 1
+        room = device_bytes - self.layer
+        if room <= 0:
+            return None
+        count = max(2, -(-self.fixed // room))
+        return 1 << (count - 1).bit_length() if doubling else count
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a model takes whatever the suite does with it.
+
+    Attributes:
+        weights: in bfloat16.
+        lora: bfloat16 weights, and adapters in float32 with gradients and both moments of AdamW.
+        full: float32 weights, gradients and both moments.
+    """
+
+    weights: Memory
+    lora: Memory
+    full: Memory
+
+
+def figures(model: Model, *, r: int, experts: bool = False) -> Figures | None:
+    """Planning figures of a model; null when its sizes are not known here.
+
+    Args:
+        model: with its config.
+        r: rank of adapters.
+        experts: adapters also on routed experts.
+    """
+    if not model.config:
+        return None
+    dims = family_registry.get_family(model.family).dims(model.config)
+    half, layer = 2 * dims.parameters, 2 * dims.largest_layer
+    adapters = dims.lora_parameters(r, experts=experts)
+    return Figures(
+        Memory(half, 0, layer), Memory(half + 16 * adapters, 0, layer), Memory(16 * dims.parameters, 0, layer)
+    )
+
+
+def parameters(model: Model) -> int | None:
+    """Exact weight count of a model's config; null when its sizes are not known here."""
+    return family_registry.get_family(model.family).parameters(model.config) if model.config else None
 
 
 def decoding(model: Model, *, dtype: str, batch: int, tokens: int, block: int | None, exact_cache: bool) -> Memory:
@@ -52,14 +106,14 @@ def decoding(model: Model, *, dtype: str, batch: int, tokens: int, block: int | 
         block: positions whose logits are formed at once; null = the checkpoint's block length.
         exact_cache: keys and values of finished blocks are kept.
     """
-    family = family_registry.get_family(model.family)
-    dims = family.dims(model.config)
+    family, config = model.facts
+    dims = family.dims(config)
     width = _BYTES[dtype]
-    positions = block or family.block_length(model.config)
-    cache = family.kv_bytes_per_token(model.config, width) * batch * tokens if exact_cache else 0
+    positions = block or family.block_length(config)
+    cache = family.kv_bytes_per_token(config, width) * batch * tokens if exact_cache else 0
     activations = width * batch * tokens * (8 * dims.hidden + 4 * dims.mlp_width)
     logits = batch * positions * dims.vocab * (width + 4)
-    return Memory(width * dims.parameters, cache + activations + logits)
+    return Memory(width * dims.parameters, cache + activations + logits, width * dims.largest_layer)
 
 
 def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: bool) -> Memory:
@@ -86,4 +140,4 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     layer = width * fed * (8 * dims.hidden + 4 * dims.mlp_width)
     stored = dims.layers * width * fed * dims.hidden + layer if train.gradient_checkpointing else dims.layers * layer
     logits = min(rows * tokens, LOGIT_CHUNK) * dims.vocab * 10
-    return Memory(states, stored + logits)
+    return Memory(states, stored + logits, width * dims.largest_layer)

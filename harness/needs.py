@@ -15,7 +15,7 @@ BATCH_SIZE = 64
 
 
 def job_memory(job: Job, cells: list[Cell]) -> Memory | None:
-    """Estimate of a job; null for scoring.
+    """Estimate of a job; null for scoring, and for a model whose sizes are not known here.
 
     Args:
         job: of the grid.
@@ -24,6 +24,8 @@ def job_memory(job: Job, cells: list[Cell]) -> Memory | None:
     if job.kind == "score":
         return None
     model = next(cell.model for cell in cells if cell.model.name == job.spec["model"]["name"])
+    if not model.config:
+        return None
     if job.kind == "train":
         label = job.spec["label"]
         recipe = next(cell.recipe for cell in cells if cell.recipe.label == label and cell.recipe.trains(model))

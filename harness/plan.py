@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dare_bench.dare.training.config import LoraConfig
+from dare_bench.harness.errors import shorten
 from dare_bench.harness.jobs.spec import KINDS, Job
-from dare_bench.harness.memory import GIB, Memory, parameters
+from dare_bench.harness.memory import GIB, Memory, figures, parameters
 from dare_bench.harness.prepare import Prepared
+from dare_bench.harness.resolved import Model
 from dare_bench.harness.table import text_table
 from dare_bench.harness.work import PlannedCell
 
 #: Cells listed one by one; a larger grid is summarised per model and algorithm.
 LISTED_CELLS = 120
+UNKNOWN = "?"
 
 
 def render(prepared: Prepared) -> str:
@@ -27,6 +31,7 @@ def render(prepared: Prepared) -> str:
         + (f", {_product(prepared) - len(work.cells)} excluded" if suite.exclude else ""),
         _models(prepared),
         _memory(prepared),
+        _figures(prepared),
         _cells(prepared),
         _jobs(prepared),
     ]
@@ -36,7 +41,8 @@ def render(prepared: Prepared) -> str:
     if too_large:
         parts.append("Refused, does not fit:\n" + "\n".join(f"  - {text}" for text in too_large))
     if missing or too_large:
-        parts.append("`dare-bench run` will refuse this suite here until that is resolved.")
+        where = "here" if prepared.options.device_memory is None else "on such devices"
+        parts.append(f"`dare-bench run` will refuse this suite {where} until that is resolved.")
     return "\n\n".join(parts)
 
 
@@ -54,8 +60,23 @@ def _models(prepared: Prepared) -> str:
     for model in prepared.suite.models:
         found = prepared.work.weights.get(model.name)
         here = "excluded" if found is None else "not here" if found.missing else "here"
-        rows.append([model.name, model.family, f"{parameters(model):,}", here, model.source])
-    return text_table(["model", "family", "parameters", "weights", "source"], rows)
+        count = parameters(model)
+        source = model.source + (f" @ {model.revision}" if model.revision else "")
+        rows.append([model.name, model.family, UNKNOWN if count is None else f"{count:,}", here, source])
+    table = text_table(["model", "family", "parameters", "weights", "source"], rows)
+    return "\n".join([table, *(line for model in prepared.suite.models for line in _facts(model))])
+
+
+def _facts(model: Model) -> list[str]:
+    """What is peculiar to a model: facts that the manifest gives, and the decoder settings it has by default."""
+    given = {key: value for key, value in model.overrides.values().items() if key != "decoder"}
+    lines = []
+    if given:
+        lines.append(f"given for {model.name}: " + "; ".join(f"{key} {shorten(value)}" for key, value in given.items()))
+    if model.default_decoder:
+        settings = "; ".join(f"{key} {shorten(value)}" for key, value in model.default_decoder.items())
+        lines.append(f"decoders on {model.name}, where they leave it out: {settings}")
+    return lines
 
 
 def _memory(prepared: Prepared) -> str:
@@ -79,6 +100,36 @@ def _memory(prepared: Prepared) -> str:
         f"{_gib(device.free_bytes)} GiB free; needed per worker process:"
     )
     return head + "\n" + text_table(["model", "job", "weights+state GiB", "estimate GiB", ""], rows)
+
+
+def _figures(prepared: Prepared) -> str:
+    """Per model: what weights, adapters and full training take, and how many devices that is."""
+    suite, device = prepared.suite, prepared.smallest_device
+    adapters = [recipe.train.peft for recipe in suite.recipes if recipe.train.peft] or [LoraConfig()]
+    widest = max(adapters, key=lambda peft: (peft.experts, peft.r))
+    decoding: dict[str, Memory] = {}
+    for job in prepared.work.of_kind("generate"):
+        need, name = prepared.memory.get(job.fingerprint), job.spec["model"]["name"]
+        if need is not None and (name not in decoding or need.total > decoding[name].total):
+            decoding[name] = need
+    rows = []
+    for model in suite.models:
+        found = figures(model, r=widest.r, experts=widest.experts)
+        if found is None:
+            rows.append([model.name, *[UNKNOWN] * 7])
+            continue
+        states = (found.weights, found.lora, found.full)
+        counts = [need.devices(device.total_bytes, doubling=need is not found.weights) for need in states]
+        inference = _gib(decoding[model.name].total) if model.name in decoding else "-"
+        sizes = [_gib(found.weights.fixed), inference, _gib(found.lora.fixed), _gib(found.full.fixed)]
+        rows.append([model.name, *sizes, *(str(count or "none") for count in counts)])
+    lora = f"LoRA r={widest.r}" + (" with experts" if widest.experts else "")
+    head = (
+        "GiB of bfloat16 weights, of decoding as in this suite, and of weights with training states; then how many\n"
+        f"devices of {_gib(device.total_bytes)} GiB hold the weights, or train with adapters or in full, sharded:"
+    )
+    columns = ["model", "weights", "decoding", lora, "full", "devices", "LoRA", "full"]
+    return head + "\n" + text_table(columns, rows)
 
 
 def _gib(value: int) -> str:

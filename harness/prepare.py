@@ -22,7 +22,13 @@ from dare_bench.results.store import Store
 
 @dataclass(frozen=True)
 class Options:
-    """Options shared by the commands that read a suite."""
+    """Options shared by the commands that read a suite.
+
+    Attributes:
+        suite, db, runs, data, device, jobs, limit, sets: as on the command line.
+        device_memory: plan for devices of so many GiB that are not here; null = for those that are.
+        devices: how many of them.
+    """
 
     suite: str
     db: str
@@ -32,6 +38,8 @@ class Options:
     jobs: int | None = None
     limit: int | None = None
     sets: tuple[str, ...] = ()
+    device_memory: float | None = None
+    devices: int | None = None
 
 
 @dataclass
@@ -83,7 +91,8 @@ class Prepared:
                 )
                 found[row] = (
                     f"{row}: weights and states need {need.fixed / GIB:.1f} GiB, "
-                    f"{device.name} ({device.label}) has {device.total_bytes / GIB:.1f} GiB"
+                    f"{device.name} ({device.label}) has {device.total_bytes / GIB:.1f} GiB; "
+                    f"{sharded(need, device, doubling=job.kind == 'train')}"
                 )
         return list(found.values())
 
@@ -99,6 +108,14 @@ class Prepared:
         )
         fitting = int(self.devices[0].free_bytes * 0.85 // (largest + _PROCESS_BYTES))
         return ["cpu"] * max(1, min(cpu_count(), fitting, len(self.pending) or 1))
+
+
+def sharded(need: Memory, device: Device, *, doubling: bool) -> str:
+    """How many devices a job that does not fit on one would need."""
+    count = need.devices(device.total_bytes, doubling=doubling)
+    if count is None:
+        return f"one layer alone needs {need.layer / GIB:.1f} GiB: no number of such devices is enough"
+    return f"needs at least {count} such devices, sharded"
 
 
 #: A worker process with torch and transformers loaded and no model.
@@ -120,7 +137,7 @@ def prepare(options: Options, *, is_offline: bool = False) -> Prepared:
     document, manifest = load_manifest(path, options.suite if Path(options.suite).exists() else str(path), options.sets)
     suite = resolve(document, manifest, options.limit)
     cells = expand(suite, document)
-    devices = select_devices(options.device)
+    devices = planned_devices(options) or select_devices(options.device)
     dtype = "float32" if devices[0].is_cpu else "bfloat16"
     builder = WorkBuilder(
         data=options.data, dtype=dtype, cache_file=options.runs / "digests.json", is_offline=is_offline
@@ -132,6 +149,21 @@ def prepare(options: Options, *, is_offline: bool = False) -> Prepared:
         job.fingerprint: need for job, need in ((job, job_memory(job, cells)) for job in work.jobs.values()) if need
     }
     return Prepared(options, document, suite, cells, work, devices, done, pending, memory)
+
+
+def planned_devices(options: Options) -> list[Device]:
+    """GPUs of a machine that is not here, for a plan; empty when none is described.
+
+    Raises:
+        UserError: a number of devices without their memory.
+    """
+    if options.device_memory is None:
+        if options.devices is not None:
+            raise UserError("--devices counts the devices of --device-memory GIB; give both")
+        return []
+    size = int(options.device_memory * GIB)
+    label = f"{options.device_memory:g} GiB, not here"
+    return [Device(f"cuda:{number}", label, size, size) for number in range(options.devices or 1)]
 
 
 def find_suite(name: str) -> Path:

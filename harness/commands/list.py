@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -11,10 +13,18 @@ Table = tuple[list[str], list[list[str]]]
 
 @click.command("list")
 @click.argument("kind", type=click.Choice(["models", "algorithms", "benchmarks", "decoders", "suites"]))
+@click.option("--json", "as_json", is_flag=True, help="Models with exact numbers, as JSON.")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
-def command(kind: str, debug: bool) -> None:
+def command(kind: str, as_json: bool, debug: bool) -> None:
     """List what can be named in a manifest."""
+    from dare_bench.harness.errors import UserError
     from dare_bench.harness.table import text_table
+
+    if as_json:
+        if kind != "models":
+            raise UserError(f"--json lists models, not {kind}: `dare-bench list models --json`")
+        click.echo(json.dumps(_model_facts(), indent=1))
+        return
 
     makers: dict[str, Callable[[], Table]] = {
         "models": _models,
@@ -26,16 +36,46 @@ def command(kind: str, debug: bool) -> None:
     click.echo(text_table(*makers[kind]()))
 
 
-def _models() -> Table:
+def _model_facts() -> list[dict[str, Any]]:
+    """Sizes of every named checkpoint, exact, and whether its weights are here."""
     from dare_bench.dare.families.registry import get_family, models
     from dare_bench.harness.weights import locate
 
-    rows = []
+    found = []
     for entry in models().values():
-        here = "no" if locate(entry.name, entry.source, entry.revision).missing else "yes"
-        count = f"{get_family(entry.family).parameters(entry.config):,}"
-        rows.append([entry.name, entry.family, count, here, entry.source, entry.description])
-    return ["model", "family", "parameters", "here", "source", "description"], rows
+        dims = get_family(entry.family).dims(entry.config)
+        found.append(
+            {
+                "name": entry.name,
+                "family": entry.family,
+                "parameters": dims.parameters,
+                "active_parameters": dims.active if dims.experts else dims.parameters,
+                "mixture": dims.experts is not None,
+                "weights_bytes_bfloat16": 2 * dims.parameters,
+                "kv_bytes_per_token_bfloat16": 2 * dims.kv_values_per_token,
+                "here": not locate(entry.name, entry.source, entry.revision).missing,
+                "source": entry.source,
+                "revision": entry.revision,
+                "description": entry.description,
+            }
+        )
+    return found
+
+
+def _models() -> Table:
+    rows = []
+    for facts in _model_facts():
+        sizes = [_count(facts["parameters"]), _count(facts["active_parameters"]) if facts["mixture"] else "all"]
+        sizes.append(f"{facts['weights_bytes_bfloat16'] / 2**30:.1f}")
+        sizes.append(f"{facts['kv_bytes_per_token_bfloat16'] / 2**10:g}")
+        rows.append([facts["name"], facts["family"], *sizes, "yes" if facts["here"] else "no", facts["source"]])
+    return ["model", "family", "parameters", "active", "bf16 GiB", "K/V KiB", "here", "source"], rows
+
+
+def _count(value: int) -> str:
+    """Weights in words, four digits."""
+    unit, name = (10**9, "B") if value >= 10**9 else (10**6, "M")
+    return f"{value / unit:.2f} {name}"
 
 
 def _algorithms() -> Table:

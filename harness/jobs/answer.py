@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.generation import Generation
 from dare_bench.dare.randomness import stream_seed
@@ -11,7 +13,7 @@ MASK = "░"
 
 
 def answer(
-    source: tuple[str, str | None],
+    source: tuple[str, str],
     prompt: str,
     decoder: DecoderConfig,
     *,
@@ -23,7 +25,7 @@ def answer(
     """Decode one prompt.
 
     Args:
-        source: (folder, family or null).
+        source: (folder, family).
         prompt: user message.
         decoder: with `gen_length`.
         seed: of the draws.
@@ -48,6 +50,18 @@ def answer(
         return text
     pieces = lm.chat.pieces(found.token_ids) if lm.chat else [str(token) for token in found.token_ids]
     return "\n".join([*denoising(found, pieces), "", f"answer: {text}", cost_line(found)])
+
+
+def random_folder(source: str, parent: Path) -> str:
+    """Make a random checkpoint.
+
+    Args:
+        source: ``random:<family>``.
+        parent: folder to put it in.
+    """
+    from dare_bench.dare.training.random_checkpoint import ensure
+
+    return str(ensure(source, parent))
 
 
 def denoising(found: Generation, pieces: list[str]) -> list[str]:
