@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dare_bench.dare.families.dims import Dims, Experts
+from dare_bench.dare.families.facts import number, whole
 
 #: Linear maps of every dense decoder here, by our names.
 DENSE_TARGETS = r"model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -41,15 +42,16 @@ def decoder_dims(
         config: official config.json.
         qk_norm, qkv_bias, experts: of the family.
     """
-    heads = config["num_attention_heads"]
+    heads, hidden = whole(config, "num_attention_heads"), whole(config, "hidden_size")
+    has_dense = experts is None or bool(experts.dense_layers)
     return Dims(
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
+        layers=whole(config, "num_hidden_layers"),
+        hidden=hidden,
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        mlp=config.get("intermediate_size") or 0,
-        vocab=config["vocab_size"],
+        kv_heads=whole(config, "num_key_value_heads", heads),
+        head_dim=whole(config, "head_dim", hidden // heads),
+        mlp=whole(config, "intermediate_size") if has_dense else whole(config, "intermediate_size", 0, least=0),
+        vocab=whole(config, "vocab_size"),
         qk_norm=qk_norm,
         qkv_bias=qkv_bias,
         tied=bool(config.get("tie_word_embeddings", False)),
@@ -74,7 +76,7 @@ def decoder_arguments(
         rope_theta, eps, positions: the family's values where the config says nothing.
         rotary: share of each head that is rotated, for configs that have such a share; null = they have none.
     """
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", rope_theta))}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": float(number(config, "rope_theta", rope_theta))}
     if rotary is not None:  # also when it is 1: the class's own default may be another
         rope["partial_rotary_factor"] = rotary
     return {
@@ -85,9 +87,9 @@ def decoder_arguments(
         "num_attention_heads": sizes.heads,
         "num_key_value_heads": sizes.kv_heads,
         "head_dim": sizes.head_dim,
-        "rms_norm_eps": config.get("rms_norm_eps", eps),
-        "max_position_embeddings": config.get("max_position_embeddings", positions),
-        "initializer_range": config.get("initializer_range", 0.02),
+        "rms_norm_eps": number(config, "rms_norm_eps", eps),
+        "max_position_embeddings": whole(config, "max_position_embeddings", positions),
+        "initializer_range": number(config, "initializer_range", 0.02),
         "rope_parameters": rope,
         "hidden_act": "silu",
         "tie_word_embeddings": sizes.tied,

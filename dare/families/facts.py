@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,7 +96,7 @@ class Family:
 
     def block_length(self, config: Mapping[str, Any]) -> int:
         """Block length the checkpoint was trained for (block families) or decodes with by default."""
-        return int(config.get("block_size") or config.get("canvas_length") or self.default_block_length)
+        return whole(config, "block_size", whole(config, "canvas_length", self.default_block_length))
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,76 @@ def only(config: Mapping[str, Any], family: str, known: frozenset[str]) -> None:
             f"{family}: config.json has switches that this mapping does not know: {shown}{more}. "
             "Remove them if they are without effect; otherwise the checkpoint would be computed wrongly."
         )
+
+
+_REQUIRED = object()
+
+
+def whole(config: Mapping[str, Any], name: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
+    """A size of a config.json.
+
+    Args:
+        config: official config.json.
+        name: field.
+        default: where the field is missing or null; none = it is needed.
+        least: smallest sensible value.
+
+    Raises:
+        UnsupportedConfig: naming the field, its value and what is needed.
+    """
+    value = config.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        said = f"is {value!r}" if name in config else "is missing"
+        raise UnsupportedConfig(
+            f"{config.get('model_type', 'config')}: config field {name!r} {said}, needed: a whole number >= {least}"
+        )
+    return value
+
+
+def number(config: Mapping[str, Any], name: str, default: float) -> float:
+    """A setting of a config.json that is any number.
+
+    Raises:
+        UnsupportedConfig: for a text or anything else.
+    """
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise UnsupportedConfig(
+            f"{config.get('model_type', 'config')}: config field {name!r} is {value!r}, needed: a number"
+        )
+    return value
+
+
+def indices(config: Mapping[str, Any], name: str) -> list[int]:
+    """A list of whole numbers of a config.json; empty where it is missing or null.
+
+    Raises:
+        UnsupportedConfig: for anything else.
+    """
+    value = config.get(name) or []
+    if not isinstance(value, list) or any(not isinstance(one, int) for one in value):
+        raise UnsupportedConfig(
+            f"{config.get('model_type', 'config')}: config field {name!r} is {value!r}, needed: a list of whole numbers"
+        )
+    return value
+
+
+def check_ids(config: Mapping[str, Any]) -> None:
+    """Special token ids and the block length of a config.json are whole numbers (end tokens may be several).
+
+    Raises:
+        UnsupportedConfig: naming the field.
+    """
+    for name in ("mask_token_id", "pad_token_id", "bos_token_id", "block_size", "canvas_length"):
+        whole(config, name, None, least=1 if name in ("block_size", "canvas_length") else 0)
+    if isinstance(config.get("eos_token_id"), list):
+        indices(config, "eos_token_id")
+    else:
+        whole(config, "eos_token_id", None, least=0)
 
 
 #: Fields of any config.json that say nothing about the computation of logits.

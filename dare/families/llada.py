@@ -7,7 +7,7 @@ from typing import Any
 
 from dare_bench.dare.families.common import DENSE_TARGETS, decoder_arguments
 from dare_bench.dare.families.dims import Dims
-from dare_bench.dare.families.facts import BOOKKEEPING, FULL, Family, Network, only, require
+from dare_bench.dare.families.facts import BOOKKEEPING, FULL, Family, Network, number, only, require, whole
 from dare_bench.dare.families.keys import Tensors, decoder_tensors, renamed, substitute
 from dare_bench.dare.families.registry import register
 
@@ -77,8 +77,8 @@ def network(config: Mapping[str, Any]) -> Network:
     only(config, "llada", _KNOWN)
     sizes = dims(config)
     arguments = decoder_arguments(sizes, config, rope_theta=5e5, eps=1e-5, positions=4096)
-    arguments["max_position_embeddings"] = config.get("max_sequence_length", 4096)
-    arguments["initializer_range"] = config.get("init_std", 0.02)
+    arguments["max_position_embeddings"] = whole(config, "max_sequence_length", 4096)
+    arguments["initializer_range"] = number(config, "init_std", 0.02)
     return Network("LlamaForCausalLM", "LlamaConfig", arguments)
 
 
@@ -89,15 +89,16 @@ def tensors(config: Mapping[str, Any]) -> Tensors:
 
 def dims(config: Mapping[str, Any]) -> Dims:
     """Sizes of a config."""
-    heads = config["n_heads"]
+    heads, hidden = whole(config, "n_heads"), whole(config, "d_model")
+    ratio = None if config.get("mlp_hidden_size") else whole(config, "mlp_ratio")
     return Dims(
-        layers=config["n_layers"],
-        hidden=config["d_model"],
+        layers=whole(config, "n_layers"),
+        hidden=hidden,
         heads=heads,
-        kv_heads=config.get("n_kv_heads") or heads,
-        head_dim=config["d_model"] // heads,
-        mlp=config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"],
-        vocab=config.get("embedding_size") or config["vocab_size"],
+        kv_heads=whole(config, "n_kv_heads", heads),
+        head_dim=hidden // heads,
+        mlp=whole(config, "mlp_hidden_size") if ratio is None else ratio * hidden,
+        vocab=whole(config, "embedding_size") if config.get("embedding_size") else whole(config, "vocab_size"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dare_bench.dare.families import common
 from dare_bench.dare.families.dims import Dims, Experts
-from dare_bench.dare.families.facts import BLOCK_CAUSAL, BOOKKEEPING, Family, Network, only, require
+from dare_bench.dare.families.facts import BLOCK_CAUSAL, BOOKKEEPING, Family, Network, number, only, require, whole
 from dare_bench.dare.families.keys import Piece, Tensors, decoder_tensors, substitute
 from dare_bench.dare.families.registry import register
 
@@ -54,11 +54,11 @@ _BIAS = "e_score_correction_bias"
 def dims(config: Mapping[str, Any]) -> Dims:
     """Sizes of a config."""
     experts = Experts(
-        count=config["num_experts"],
-        per_token=config["num_experts_per_tok"],
-        width=config["moe_intermediate_size"],
-        shared=config["moe_intermediate_size"] * (config.get("num_shared_experts") or 0),
-        dense_layers=frozenset(range(config.get("first_k_dense_replace", 0))),
+        count=whole(config, "num_experts"),
+        per_token=whole(config, "num_experts_per_tok"),
+        width=whole(config, "moe_intermediate_size"),
+        shared=whole(config, "moe_intermediate_size") * whole(config, "num_shared_experts", 0, least=0),
+        dense_layers=frozenset(range(whole(config, "first_k_dense_replace", 0, least=0))),
     )
     return common.decoder_dims(config, qk_norm=True, experts=experts)
 
@@ -70,18 +70,18 @@ def network(config: Mapping[str, Any]) -> Network:
     sizes = dims(config)
     experts = sizes.experts
     assert experts is not None
-    rotary = float(config.get("partial_rotary_factor", 0.5))
+    rotary = float(number(config, "partial_rotary_factor", 0.5))
     require(config, "llada2_moe", {"rotary_dim": (round(rotary * sizes.head_dim), None)})
     arguments = common.decoder_arguments(sizes, config, rope_theta=6e5, eps=1e-6, positions=32768, rotary=rotary)
     arguments |= {
         "n_routed_experts": experts.count,
         "num_experts_per_tok": experts.per_token,
         "moe_intermediate_size": experts.width,
-        "n_shared_experts": config.get("num_shared_experts") or 0,
+        "n_shared_experts": whole(config, "num_shared_experts", 0, least=0),
         "first_k_dense_replace": len(experts.dense_layers),
-        "n_group": config.get("n_group", 8),
-        "topk_group": config.get("topk_group", 4),
-        "routed_scaling_factor": float(config.get("routed_scaling_factor", 2.5)),
+        "n_group": whole(config, "n_group", 8),
+        "topk_group": whole(config, "topk_group", 4),
+        "routed_scaling_factor": float(number(config, "routed_scaling_factor", 2.5)),
         "norm_topk_prob": bool(config.get("norm_topk_prob", True)),
         "use_qk_norm": True,
         "num_nextn_predict_layers": 0,

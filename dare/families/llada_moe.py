@@ -7,7 +7,17 @@ from typing import Any
 
 from dare_bench.dare.families import common
 from dare_bench.dare.families.dims import Dims, Experts
-from dare_bench.dare.families.facts import BOOKKEEPING, FULL, Family, Network, only, require
+from dare_bench.dare.families.facts import (
+    BOOKKEEPING,
+    FULL,
+    Family,
+    Network,
+    UnsupportedConfig,
+    indices,
+    only,
+    require,
+    whole,
+)
 from dare_bench.dare.families.keys import Tensors, decoder_tensors
 from dare_bench.dare.families.llada2_moe import CHAT_TEMPLATE
 from dare_bench.dare.families.registry import register
@@ -33,11 +43,16 @@ _KNOWN = BOOKKEEPING | common.DECODER_FIELDS | {
 
 def dims(config: Mapping[str, Any]) -> Dims:
     """Sizes of a config."""
-    frequency = config.get("moe_layer_freq") or [1] * config["num_hidden_layers"]
+    layers = whole(config, "num_hidden_layers")
+    frequency = indices(config, "moe_layer_freq") or [1] * layers
+    if len(frequency) != layers:
+        raise UnsupportedConfig(
+            f"llada_moe: config field 'moe_layer_freq' has {len(frequency)} entries, needed: one for each of {layers} layers"
+        )
     experts = Experts(
-        count=config["num_experts"],
-        per_token=config["num_experts_per_tok"],
-        width=config["expert_intermediate_size"],
+        count=whole(config, "num_experts"),
+        per_token=whole(config, "num_experts_per_tok"),
+        width=whole(config, "expert_intermediate_size"),
         dense_layers=frozenset(layer for layer, is_moe in enumerate(frequency) if not is_moe),
     )
     named = {**config, "intermediate_size": config.get("dense_intermediate_size")}

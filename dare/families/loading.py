@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from dare_bench.dare.families import weights
 from dare_bench.dare.families.base import DiffusionLM
-from dare_bench.dare.families.facts import CAUSAL, Family, Overrides
+from dare_bench.dare.families.facts import CAUSAL, Family, Overrides, UnsupportedConfig, check_ids
 from dare_bench.dare.families.keys import Piece
 from dare_bench.dare.families.places import (
     INDEX,
@@ -22,7 +22,7 @@ from dare_bench.dare.families.places import (
     resolve,
     shards,
 )
-from dare_bench.dare.families.registry import UnknownName, detect, get_family
+from dare_bench.dare.families.registry import UnknownName, detect, families, get_family
 from dare_bench.dare.families.tokens import read_tokenizer, settle, special_ids
 from dare_bench.kernels import dispatch
 from torch import nn
@@ -43,7 +43,12 @@ def build(
     from accelerate import init_empty_weights
 
     network = family.network(config)
-    class_config = getattr(transformers, network.config_class)(**network.arguments)
+    try:
+        class_config = getattr(transformers, network.config_class)(**network.arguments)
+    except Exception as error:  # the library's checks of its own arguments, of many classes
+        raise UnsupportedConfig(
+            f"{family.name}: {network.config_class} refuses the config's values: {error}"
+        ) from error
     # Padded and block-causal batches bring a boolean mask of their own: choose a path that takes one.
     runs_on = "cuda" if torch.cuda.is_available() else "cpu"
     class_config._attn_implementation = dispatch.choose(runs_on, dtype, mask="arbitrary").attn_implementation
@@ -77,7 +82,7 @@ def load(
 ) -> DiffusionLM:
     """Load a checkpoint.
 
-    Memory: the network plus one weight file.
+    Memory: the network, plus a part of one weight file.
 
     Args:
         source: registry name, folder, or hub id (weights must be on this machine); a checkpoint or a LoRA adapter.
@@ -102,7 +107,12 @@ def load(
             folder, family=family, dtype=dtype, device=device, overrides=overrides, merged=adapter == "merge"
         )
     config = read_config(folder)
-    facts = get_family(family) if family else detect(config)
+    facts = _family(folder, family, config)
+    try:
+        check_ids(config)
+        facts.dims(config)
+    except UnsupportedConfig as error:
+        raise UnsupportedConfig(f"{folder / 'config.json'}: {error}") from error
     tokenizer = read_tokenizer(folder)
     config = special_ids(folder, facts, config, tokenizer)
     if overrides is not None:
@@ -112,17 +122,38 @@ def load(
     paths = shards(folder)
     stored = weights.headers(paths)
     main = weights.main_dtype(stored)
-    model = build(facts, config, dtype=main if dtype == "auto" else to_dtype(dtype), device="meta")
-    table = tensor_table(facts, config, model)
-    has_copy = facts.dims(config).tied and weights.HEAD in stored and weights.HEAD not in table
-    if has_copy:  # the released files of some tied models hold the embedding a second time, under the head's name
-        table = {**table, weights.HEAD: (Piece(weights.HEAD),)}
-    weights.check(folder, stored, table, model.state_dict())
+    try:
+        model = build(facts, config, dtype=main if dtype == "auto" else to_dtype(dtype), device="meta")
+        table = tensor_table(facts, config, model)
+        is_tied = facts.dims(config).tied
+    except UnsupportedConfig as error:
+        raise UnsupportedConfig(f"{folder / 'config.json'}: {error}") from error
+    # The released files of some tied models hold the embedding a second time, under the head's name.
+    copies = {weights.HEAD} if is_tied and weights.HEAD in stored and weights.HEAD not in table else set()
+    place = {name: (Piece(name),) for name in copies}
+    weights.check(folder, stored, {**table, **place}, model.state_dict())
     weights.allocate(model, where)
-    weights.fill(paths, table, model.state_dict(), where)
+    tensors = model.state_dict()
+    weights.fill(stored, table, tensors, where)
+    for name in copies:
+        weights.check_copy(name, stored, tensors[name])
     lm = DiffusionLM(facts, config, model, tokenizer)
-    lm.stored_dtype, lm.stored_dtypes = main, {name: kind for name, (_, kind) in stored.items()}
+    lm.stored_dtype, lm.stored_dtypes = main, {name: tensor.dtype for name, tensor in stored.items()}
     return lm
+
+
+def _family(folder: Path, asked: str | None, config: Mapping[str, Any]) -> Family:
+    """The family asked for, or detected; a config that is plainly of another one is refused."""
+    if asked is None:
+        return detect(config)
+    facts = get_family(asked)
+    others = [] if facts.matches(config) else [each.name for each in families().values() if each.matches(config)]
+    if others:
+        raise UnsupportedConfig(
+            f"{folder / 'config.json'}: the checkpoint is of the family {others[0]} (model_type "
+            f"{config.get('model_type')!r}), asked for: {asked}; leave the family out, or give family: {others[0]}"
+        )
+    return facts
 
 
 def tensor_table(family: Family, config: Mapping[str, Any], model: nn.Module) -> dict[str, tuple[Piece, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def is_complete(folder: Path) -> bool:
     index = folder / INDEX
     if index.is_file():
         return all((folder / name).is_file() for name in _indexed(index))
-    return any(folder.glob("*.safetensors"))
+    return (folder / SINGLE).is_file() or (folder / ADAPTER).is_file()
 
 
 def download_hint(hub_id: str, revision: str | None) -> str:
@@ -168,9 +167,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Parse config.json as plain JSON (its `model_type` is unknown to transformers).
 
     Raises:
-        BadCheckpoint: if it is missing or no JSON object.
+        BadCheckpoint: if it is missing or no JSON object, or does not say its type in the usual way.
     """
-    return read_object(folder / "config.json")
+    config = read_object(folder / "config.json")
+    kind, classes = config.get("model_type"), config.get("architectures")
+    if kind is not None and not isinstance(kind, str):
+        raise BadCheckpoint(f"{folder / 'config.json'}: model_type is {kind!r}, expected a text")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
+        raise BadCheckpoint(f"{folder / 'config.json'}: architectures is {classes!r}, expected a list of class names")
+    return config
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -195,14 +200,14 @@ def shards(folder: Path) -> list[Path]:
         BadCheckpoint: if there are none, one is missing, or only pickled weights are there.
     """
     names = _indexed(folder / INDEX) if (folder / INDEX).is_file() else {SINGLE}
-    paths = [folder / os.path.basename(name) for name in sorted(names)]
+    paths = [folder / name for name in sorted(names)]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         hint = (
             f" Pickled weights ({', '.join(pickled)}) are never read: convert them to safetensors." if pickled else ""
         )
-        raise BadCheckpoint(f"{folder}: missing weight file(s) {', '.join(missing)}.{hint}")
+        raise BadCheckpoint(f"{folder}: missing weight file(s) {', '.join(missing)}.{hint or ' Fetch them again.'}")
     return paths
 
 
@@ -215,4 +220,9 @@ def _indexed(index: Path) -> set[str]:
         ) from error
     if not names or not all(isinstance(name, str) for name in names):
         raise BadCheckpoint(f"{index}: not a weight index, expected {{weight_map: {{name: file}}}} with file names")
+    strange = sorted(name for name in names if Path(name).name != name or name in (".", ".."))
+    if strange:
+        raise BadCheckpoint(
+            f"{index}: names {strange[0]!r}; weight files lie beside their index, in the same folder: fetch it again"
+        )
     return names

@@ -7,7 +7,7 @@ from typing import Any
 
 from dare_bench.dare.families import common, sdar
 from dare_bench.dare.families.dims import Dims, Experts
-from dare_bench.dare.families.facts import BLOCK_CAUSAL, BOOKKEEPING, Family, Network, only, require
+from dare_bench.dare.families.facts import BLOCK_CAUSAL, BOOKKEEPING, Family, Network, indices, only, require, whole
 from dare_bench.dare.families.keys import Tensors, decoder_tensors
 from dare_bench.dare.families.registry import register
 
@@ -22,10 +22,10 @@ _KNOWN = BOOKKEEPING | common.DECODER_FIELDS | common.WINDOW_FIELDS | sdar.IGNOR
 def dims(config: Mapping[str, Any]) -> Dims:
     """Sizes of a config."""
     experts = Experts(
-        count=config["num_experts"],
-        per_token=config["num_experts_per_tok"],
-        width=config["moe_intermediate_size"],
-        dense_layers=frozenset(config.get("mlp_only_layers") or ()),
+        count=whole(config, "num_experts"),
+        per_token=whole(config, "num_experts_per_tok"),
+        width=whole(config, "moe_intermediate_size"),
+        dense_layers=frozenset(indices(config, "mlp_only_layers")),
     )
     return common.decoder_dims(config, qk_norm=True, experts=experts)
 

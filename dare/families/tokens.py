@@ -154,8 +154,8 @@ def _tables(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[str, in
     """(file, id, token) of the tables of added tokens; the first one to name an id wins."""
     from tokenizers import AddedToken
 
-    specials = [settings.get(name) for name in _NAMED] + list(settings.get("additional_special_tokens") or ())
-    special = {_content(token) for token in specials}
+    more = settings.get("additional_special_tokens")
+    special = {_content(token) for token in (*map(settings.get, _NAMED), *(more if isinstance(more, list) else ()))}
     try:
         for index, entry in (settings.get("added_tokens_decoder") or {}).items():
             flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}

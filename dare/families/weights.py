@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +21,55 @@ from torch import Tensor, nn
 SHARD_BYTES = 5 * 10**9
 HEAD = "lm_head.weight"
 
+#: Read at once from a mapped file before its pages are given back.
+MAPPED_BYTES = 2**28
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
 Table = Mapping[str, tuple[Piece, ...]]
 
 
-def headers(paths: list[Path]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Name -> (shape, dtype) of every stored tensor, from the files' headers alone.
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a weight file, as its header describes it."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def headers(paths: list[Path]) -> dict[str, Stored]:
+    """Every stored tensor by name, from the files' headers alone.
 
     Raises:
-        BadCheckpoint: for a damaged file, or a name stored twice.
+        BadCheckpoint: for a damaged file, a name stored twice, or values that are no plain floating point numbers.
     """
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    found: dict[str, Stored] = {}
     for path in paths:
         with _open(path, "cpu") as shard:
             for name in shard.keys():  # noqa: SIM118 (not a dict)
                 if name in found:
-                    raise BadCheckpoint(f"{path}: tensor {name!r} is stored in two files")
-                part = shard.get_slice(name)
-                found[name] = (tuple(part.get_shape()), _DTYPES.get(part.get_dtype(), torch.float32))
+                    raise BadCheckpoint(
+                        f"{path}: tensor {name!r} is stored in two files, also in {found[name].file.name}; fetch the "
+                        "checkpoint again into an empty folder"
+                    )
+                entry = shard.get_slice(name)
+                kind = entry.get_dtype()
+                if kind not in _DTYPES:
+                    raise BadCheckpoint(
+                        f"{path}: {name} holds {kind} values, supported: {', '.join(_DTYPES)}; quantised weights must be "
+                        "converted to bfloat16 first"
+                    )
+                found[name] = Stored(path, tuple(entry.get_shape()), _DTYPES[kind])
     if not found:
-        raise BadCheckpoint(f"{paths[0].parent}: the weight files hold no tensors")
+        raise BadCheckpoint(f"{paths[0].parent}: the weight files hold no tensors; fetch the checkpoint again")
     return found
 
 
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-def main_dtype(stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> torch.dtype:
+def main_dtype(stored: Mapping[str, Stored]) -> torch.dtype:
     """The dtype that holds most of the values."""
     counts: dict[torch.dtype, int] = {}
-    for shape, dtype in stored.values():
-        counts[dtype] = counts.get(dtype, 0) + torch.Size(shape).numel()
+    for tensor in stored.values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + torch.Size(tensor.shape).numel()
     return max(counts, key=lambda dtype: counts[dtype])
 
 
@@ -64,9 +85,7 @@ def official_shape(tensors: Mapping[str, Tensor], pieces: tuple[Piece, ...]) -> 
     return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else tuple(shapes[0])
 
 
-def check(
-    folder: Path, stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]], table: Table, tensors: Mapping[str, Tensor]
-) -> None:
+def check(folder: Path, stored: Mapping[str, Stored], table: Table, tensors: Mapping[str, Tensor]) -> None:
     """Compare what is stored with what the config needs; nothing has been allocated yet.
 
     Args:
@@ -79,24 +98,24 @@ def check(
         BadCheckpoint: missing, left-over or differently shaped tensors, by name.
     """
     missing = sorted(set(table) - set(stored))
-    extra = sorted(set(stored) - set(table))
+    extra = [f"{name} ({stored[name].file.name})" for name in sorted(set(stored) - set(table))]
     wrong = []
     for name in sorted(set(table) & set(stored)):
         shape = official_shape(tensors, table[name])
-        if stored[name][0] != shape:
-            wrong.append(f"{name} {stored[name][0]} != {shape}")
+        if stored[name].shape != shape:
+            wrong.append(f"{name} {stored[name].shape} != {shape} ({stored[name].file.name})")
     if missing or extra or wrong:
         raise BadCheckpoint(
             f"{folder}: the weights do not fit the config. Missing: {_few(missing)}; left over: {_few(extra)}; "
-            f"other shape: {_few(wrong)}"
+            f"other shape: {_few(wrong)}. Fetch the checkpoint again, or correct config.json (of a merged or pruned model)"
         )
 
 
-def fill(paths: list[Path], table: Table, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+def fill(stored: Mapping[str, Stored], table: Table, tensors: Mapping[str, Tensor], device: torch.device) -> None:
     """Copy every stored tensor to its place, cast to the place's dtype.
 
     Args:
-        paths: weight files.
+        stored: from `headers`, checked; names that are not in the table are left out.
         table: official name -> pieces.
         tensors: our tensors, allocated.
         device: of the network.
@@ -104,24 +123,68 @@ def fill(paths: list[Path], table: Table, tensors: Mapping[str, Tensor], device:
     Raises:
         BadCheckpoint: for a damaged file, or a weight that is NaN or infinite.
     """
-    for path in paths:
-        with _open(path, str(device)) as shard:
-            for name in shard.keys():  # noqa: SIM118 (not a dict)
-                tensor = shard.get_tensor(name)
-                _check_finite(path, name, tensor)
-                begin = 0
-                for piece in table[name]:
-                    target = part(tensors, piece)
-                    rows = target.shape[0] if len(table[name]) > 1 else tensor.shape[0]
-                    target.copy_(tensor[begin : begin + rows])
-                    begin += rows
+    for name, tensor in _read(stored, table, str(device)):
+        check_finite(f"{stored[name].file}: {name}", tensor)
+        begin = 0
+        for piece in table[name]:
+            target = part(tensors, piece)
+            rows = target.shape[0] if len(table[name]) > 1 else tensor.shape[0]
+            target.copy_(tensor[begin : begin + rows])
+            begin += rows
 
 
-def _check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point():
-        raise BadCheckpoint(f"{path}: {name} holds {tensor.dtype} values; weights are floating point numbers")
-    if tensor.numel() and not all(bool(bound.isfinite()) for bound in torch.aminmax(tensor)):
-        raise BadCheckpoint(f"{path}: {name} holds NaN or infinite values; the checkpoint is damaged or diverged")
+def _read(stored: Mapping[str, Stored], names: Container[str], device: str) -> Iterator[tuple[str, Tensor]]:
+    """Tensors in the order of the files. A file's pages stay in memory while it is open: it is reopened now and then."""
+    for path in dict.fromkeys(tensor.file for tensor in stored.values()):
+        waiting: list[str] | None = None
+        while waiting is None or waiting:
+            held = 0
+            with _open(path, device) as shard:
+                if waiting is None:
+                    waiting = [name for name in shard.offset_keys() if name in names][::-1]
+                while waiting and held < MAPPED_BYTES:
+                    name = waiting.pop()
+                    tensor = shard.get_tensor(name)
+                    held += tensor.nbytes
+                    yield name, tensor
+                    del tensor
+
+
+def check_copy(name: str, stored: Mapping[str, Stored], ours: Tensor) -> None:
+    """Refuse a stored tensor that should be a copy of another one and is not.
+
+    Args:
+        name: of the stored tensor.
+        stored: from `headers`.
+        ours: what it should equal, loaded.
+
+    Raises:
+        BadCheckpoint: naming both.
+    """
+    rows = max(1, MAPPED_BYTES // (8 * ours[:1].numel()))
+    with _open(stored[name].file, "cpu") as shard:
+        copy = shard.get_slice(name)
+        for begin in range(0, ours.shape[0], rows):
+            block = copy[begin : begin + rows].to(ours.device, ours.dtype)
+            if not torch.equal(block, ours[begin : begin + rows]):
+                raise BadCheckpoint(
+                    f"{stored[name].file}: {name} differs from the embedding, and config.json ties them "
+                    "(tie_word_embeddings is true): set it to false where the family allows, or remove the tensor"
+                )
+
+
+def check_finite(what: str, tensor: Tensor) -> None:
+    """Refuse NaN and infinite values.
+
+    Raises:
+        BadCheckpoint: naming `what` (file and tensor).
+    """
+    # The extremes carry NaN along; two numbers instead of a mask as large as the tensor.
+    if tensor.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(tensor)):
+        raise BadCheckpoint(
+            f"{what} holds NaN or infinite values; the checkpoint is damaged or diverged: fetch it again or take an "
+            "earlier one"
+        )
 
 
 @contextmanager
@@ -130,7 +193,7 @@ def _open(path: Path, device: str) -> Iterator[Any]:
         with safe_open(path, "pt", device=device) as shard:
             yield shard
     except SafetensorError as error:
-        raise BadCheckpoint(f"{path}: damaged or not a safetensors file ({error})") from error
+        raise BadCheckpoint(f"{path}: damaged or not a safetensors file ({error}); fetch it again") from error
 
 
 def allocate(model: nn.Module, device: torch.device) -> None:
