@@ -11,7 +11,7 @@ from dare_bench.dare.algorithms.sft import SFT
 from dare_bench.dare.families.registry import families
 from dare_bench.dare.training import replay
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
-from dare_bench.dare.training.data import Encoded, collate
+from dare_bench.dare.training.data import Encoded, collate, encode
 
 DIFFUSION = sorted(name for name, family in families().items() if family.trainer == "loop")
 NEW = ["dream", "llada2_moe", "llada_moe", "sdar_moe"]
@@ -35,19 +35,25 @@ def letters(text):
     return data
 
 
+@torch.no_grad()
+def surprise(lm, data):
+    """Mean negative log-probability of the masked answer tokens, under one fixed draw of masks."""
+    (rows,) = SFT().rows(collate(lm, encode(lm, data, max_length=64)), Context(run_seed=99))
+    return -float(replay.score(lm, rows)[rows.mask].mean())
+
+
 @pytest.mark.parametrize("peft", [None, LoraConfig(r=8, alpha=32)], ids=["full", "lora"])
-def test_the_loss_of_sft_falls(tiny, run, family, peft):
+def test_sft_makes_the_answers_likely(tiny, run, family, peft):
     settings = TrainConfig(steps=60, batch_size=16, lr=2e-2 if peft else 5e-3, weight_decay=0.0, peft=peft)
-    lm = tiny(family, block=4, std=0.2)
-    before = {name: weight.detach().clone() for name, weight in lm.model.named_parameters()}
-    options = {"base": "elsewhere"} if peft else {}
-    done = run(lm, SFT(), settings, data=letters("abcd"), **options)
-    losses = [point["loss"] for point in done.points.values()]
-    assert sum(losses[-8:]) < (0.8 if peft else 0.6) * sum(losses[:8])
-    unchanged = [
-        name for name, weight in lm.model.named_parameters() if name in before and torch.equal(weight, before[name])
-    ]
-    assert bool(unchanged) == (peft is not None)  # with adapters the base stays as it is
+    lm, data = tiny(family, block=4, std=0.2), letters("abcd")
+    weights = {name: weight.detach().clone() for name, weight in lm.model.named_parameters()}
+    before = surprise(lm, data)
+    done = run(lm, SFT(), settings, data=data, **({"base": "elsewhere"} if peft else {}))
+    assert len(done.points) == 60
+    assert before > 3
+    assert surprise(lm.eval(), data) < (0.75 if peft else 0.5) * before
+    same = [name for name, now in lm.model.named_parameters() if name in weights and torch.equal(now, weights[name])]
+    assert bool(same) == (peft is not None)  # with adapters the base stays as it is
 
 
 def test_d1_runs_and_moves_the_weights(tiny, run, family):
