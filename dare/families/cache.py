@@ -40,11 +40,12 @@ class PositionCache(Cache):
         """Set the target of the next forward.
 
         Args:
-            rows: int64 [A].
+            rows: int64 [A], in any order.
             slots: int64 [A, n], position of each fed token.
             end: slots [0, end) are returned as keys.
         """
-        self._rows = None if len(rows) == self._size[0] else rows
+        whole = torch.arange(self._size[0], device=rows.device)
+        self._rows = None if torch.equal(rows, whole) else rows  # in their order: no copy of the store is needed
         self._slots, self._end = slots, end
 
     def update(

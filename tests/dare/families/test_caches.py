@@ -97,6 +97,19 @@ def test_a_window_over_frozen_positions(tiny, plain, family, shape, steps):
             assert near(aligned[index, is_real][shift:], wanted[: len(wanted) - shift])
 
 
+def test_rows_may_be_fed_in_any_order(tiny):
+    lm = tiny("sdar")
+    ids, place = torch.arange(3 * 8).reshape(3, 8), torch.arange(8).expand(3, -1)
+    cache, order = PositionCache(3, 8, lm.model.config), torch.tensor([2, 0, 1])
+    cache.aim(torch.arange(3), place[:, :4], 4)
+    lm.logits(ids[:, :4], position_ids=place[:, :4], cache=cache)
+    cache.aim(order, place[:, 4:], 8)
+    assert near(lm.logits(ids[order, 4:], position_ids=place[:, 4:], cache=cache), lm.logits(ids)[order, 4:], 1e-9)
+    cache.aim(order[:2], place[:2, 4:], 8)
+    found = lm.logits(ids[order[:2], 4:], position_ids=place[:2, 4:], cache=cache)
+    assert near(found, lm.logits(ids)[order[:2], 4:], 1e-9)
+
+
 def test_frozen_positions_matter(tiny):
     """The stored keys and values are those of the first forward: a dual cache is an approximation, and this is it."""
     lm = tiny("llada")
