@@ -78,7 +78,7 @@ class Session:
             keep: remember it for the next job; false for a model that will be trained.
 
         Raises:
-            JobError: a token that the manifest names is not in the tokenizer.
+            BadCheckpoint: a token that the manifest names is not in the tokenizer.
         """
         self.prepare_torch()
         from dare_bench.dare.families.loading import load
@@ -89,7 +89,6 @@ class Session:
             return self._loaded[key]
         self._loaded.clear()
         lm = load(str(folder), family=model["family"], dtype=dtype, device=self.device, overrides=facts)
-        check_tokens(lm, facts, model["name"])
         if keep:
             self._loaded[key] = lm
         return lm
@@ -119,24 +118,6 @@ class Session:
 def overrides(facts: dict[str, Any]) -> Overrides:
     """Facts of a job's spec; JSON knows no tuples."""
     return Overrides(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
-
-
-def check_tokens(lm: DiffusionLM, facts: Overrides, name: str) -> None:
-    """Refuse token strings that the tokenizer does not know: they would be ignored without a word.
-
-    Raises:
-        JobError: naming the field and the tokens.
-    """
-    if lm.tokenizer is None:
-        return
-    known = lm.tokenizer.get_vocab()
-    for field_name, tokens in (("stop_tokens", facts.stop_tokens or ()), ("reply_end", (facts.reply_end,))):
-        unknown = [token for token in tokens if token is not None and token not in known]
-        if unknown:
-            shown = ", ".join(map(repr, unknown))
-            raise JobError(
-                f"{name}: {field_name} names {shown}, which the checkpoint's tokenizer has as no single token"
-            )
 
 
 _SESSIONS: dict[str, Session] = {}
