@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.config import TrainConfig, base_dtype
 from dare_bench.harness.resolved import Model
 from dare_bench.harness.settings import plain
 from dare_bench.results.keys import fingerprint
@@ -47,6 +47,8 @@ def train_values(train: TrainConfig) -> dict[str, Any]:
     values = plain(train)
     if train.peft is not None and not train.peft.experts:
         values["peft"].pop("experts")
+    if base_dtype(train) != "float32":
+        values["base_dtype"] = base_dtype(train)  # frozen weights were float32 once, whatever computed
     return values
 
 

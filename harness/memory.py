@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.config import TrainConfig, base_dtype
 from dare_bench.harness.resolved import Model
 
 GIB = 2**30
@@ -131,9 +131,9 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     if train.peft is None:
         states = 16 * count
     else:
-        states = _BYTES[train.dtype] * count + 16 * dims.lora_parameters(train.peft.r, experts=train.peft.experts)
+        states = _BYTES[base_dtype(train)] * count + 16 * dims.lora_parameters(train.peft.r, experts=train.peft.experts)
     if needs_reference and train.peft is None:
-        states += _BYTES[train.dtype] * count
+        states += _BYTES["float32"] * count  # a copy of the weights that learn
     rows = train.micro_batch_size or train.batch_size
     fed = rows * tokens * (2 if family.block_causal else 1)
     width = _BYTES[train.dtype]

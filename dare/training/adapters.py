@@ -57,6 +57,9 @@ def inject(lm: DiffusionLM, config: LoraConfig, *, seed: int) -> list[str]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "lora"))
         inject_adapter_in_model(_settings(lm, config), lm.model)
+    for name, parameter in lm.model.named_parameters():
+        if "lora_" in name:  # peft makes them in the dtype of the base; what learns is kept in float32
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
     found = adapted(lm)
     if set(found) != wanted:
         raise ValueError(f"{lm.family.name}: adapted {len(found)} modules, the family has {len(wanted)} targets")

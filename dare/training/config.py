@@ -68,3 +68,8 @@ class TrainConfig:
     select: str = "last"
     log_every: int = 1
     peft: LoraConfig | None = None
+
+
+def base_dtype(config: TrainConfig) -> str:
+    """Storage dtype of the weights: those that learn are kept in float32, those frozen under adapters as they compute."""
+    return "float32" if config.peft is None else config.dtype

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.training.config import LoraConfig, TrainConfig
+from dare_bench.dare.training.config import LoraConfig, TrainConfig, base_dtype
 from dare_bench.harness.errors import JobError
 from dare_bench.harness.jobs.columns import training_columns
 from dare_bench.harness.resolved import source_names
@@ -43,7 +43,7 @@ def run(job: dict[str, Any], session: Session) -> None:
     entry = algorithm_registry.get(spec["algorithm"], spec["model"]["family"])
     examples, reward = _data(spec, session.data, pairs=entry.needs.pairs)
     folder = session.base_folder(spec["model"])
-    lm = session.load(folder, spec["model"], dtype="float32", keep=False)
+    lm = session.load(folder, spec["model"], dtype=base_dtype(config), keep=False)
 
     from dare_bench.dare.training.mixture import Phase
 

@@ -31,7 +31,7 @@ def loaded(*arguments: str, cwd: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("run", "--help"), ("plan", "smoke"), ("plan", "math"), ("list", "models"), ("list", "algorithms"),
+    [("--help",), ("run", "--help"), ("plan", "smoke"), ("plan", "math"), ("plan", "families"), ("list", "models"), ("list", "algorithms"),
      ("list", "benchmarks"), ("list", "decoders"), ("list", "suites")],
     ids=" ".join,
 )  # fmt: skip

@@ -58,6 +58,15 @@ def test_how_often_a_state_is_written_does_not_count() -> None:
     assert prints.train_fingerprint(**TRAIN | {"train": changed}) == prints.train_fingerprint(**TRAIN)
 
 
+def test_what_is_younger_than_stored_fingerprints_appears_only_when_it_is_used() -> None:
+    """Digests of these settings before adapters on experts, and frozen weights in bfloat16, were possible."""
+    plain = prints.train_values(TrainConfig(peft=LoraConfig()))
+    assert plain["peft"] == {"r": 32, "alpha": 64.0, "dropout": 0.0} and "base_dtype" not in plain
+    assert prints.train_values(TrainConfig(peft=LoraConfig(experts=True)))["peft"]["experts"] is True
+    assert "base_dtype" not in prints.train_values(TrainConfig(dtype="bfloat16"))
+    assert prints.train_values(TrainConfig(dtype="bfloat16", peft=LoraConfig()))["base_dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from dare_bench.dare.families.registry import get
-from dare_bench.harness.memory import GIB, Figures, Memory, figures
+from dare_bench.dare.training.config import LoraConfig, TrainConfig
+from dare_bench.harness.memory import GIB, Figures, Memory, figures, training
 from dare_bench.harness.resolved import Model
 
 # weights, K/V KiB per token, LoRA r=64 weights in millions, LoRA training, full training (GiB), as printed
@@ -63,6 +64,17 @@ def test_adapters_on_experts_cost_more() -> None:
     assert attention is not None and experts is not None
     assert experts.lora.fixed - attention.lora.fixed > 14 * 10**9
     assert experts.full == attention.full
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2)])
+def test_states_of_training_are_what_the_trainer_holds(dtype: str, width: int) -> None:
+    model = _model("sdar-1.7b-chat")
+    count, adapters = 2_031_739_904, 69_730_304
+    lora = TrainConfig(dtype=dtype, peft=LoraConfig(r=64))
+    assert training(model, lora, tokens=512, needs_reference=True).fixed == width * count + 16 * adapters
+    full = TrainConfig(dtype=dtype)
+    assert training(model, full, tokens=512, needs_reference=False).fixed == 16 * count
+    assert training(model, full, tokens=512, needs_reference=True).fixed == 20 * count  # the reference is a copy
 
 
 def test_number_of_devices() -> None:

@@ -108,6 +108,17 @@ def test_equals_the_base_at_the_start(base):
     assert torch.equal(logits(lm), before)
 
 
+def test_on_a_frozen_base_in_bfloat16_adapters_learn_in_float32(base):
+    lm = loading.load(base, device="cpu", dtype="bfloat16")
+    adapters.inject(lm, LoraConfig(r=4), seed=0)
+    dtypes = {name: parameter.dtype for name, parameter in lm.model.named_parameters()}
+    learning = {name for name, parameter in lm.model.named_parameters() if parameter.requires_grad}
+    assert learning and {dtypes[name] for name in learning} == {torch.float32}
+    assert {dtype for name, dtype in dtypes.items() if name not in learning} == {torch.bfloat16}
+    move(lm)
+    assert lm.hidden(IDS).dtype == torch.bfloat16  # also without autocast, as rollouts run
+
+
 def test_off_is_the_base_bit_for_bit_and_on_again_afterwards(base):
     lm = load(base)
     before = logits(lm)
