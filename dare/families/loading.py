@@ -192,21 +192,23 @@ def save(
     Args:
         lm: model without live adapters.
         folder: created if needed; the caller renames it into place.
-        dtype: storage dtype, default that of the weights: then each tensor keeps the dtype it was loaded with. Buffers
-            (expert biases) keep theirs either way.
+        dtype: storage dtype of the weights; buffers (expert biases) keep theirs. Default: each tensor's own, or the one
+            it was loaded from where that still holds its values.
         shard_bytes: largest weight file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kind = lm.dtype if dtype is None else to_dtype(dtype)
     tensors = lm.model.state_dict()
     table = tensor_table(lm.family, lm.config, lm.model)
-    buffers = {name for name, _ in lm.model.named_buffers()}
-    dtypes = {
-        name: tensors[pieces[0].ours].dtype if pieces[0].ours in buffers else kind for name, pieces in table.items()
-    }
-    if dtype is None and lm.stored_dtype == kind:
-        dtypes |= {name: stored for name, stored in lm.stored_dtypes.items() if name in dtypes}
-    weights.write(folder, table, tensors, dtypes, shard_bytes=shard_bytes)
+    own = {name: tensors[pieces[0].ours].dtype for name, pieces in table.items()}
+    if dtype is not None:
+        buffers = {name for name, _ in lm.model.named_buffers()}
+        own |= {name: kind for name, pieces in table.items() if pieces[0].ours not in buffers}
+    elif lm.stored_dtype == kind:
+        # Routers and expert biases are computed in float32 however they are stored; those that were trained stay so.
+        changed = {name: stored for name, stored in lm.stored_dtypes.items() if own.get(name, stored) != stored}
+        own |= {name: stored for name, stored in changed.items() if weights.fits(tensors, table[name], stored)}
+    weights.write(folder, table, tensors, own, shard_bytes=shard_bytes)
     config = dict(lm.config, torch_dtype=str(kind).removeprefix("torch."))
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if lm.tokenizer is not None:

@@ -220,7 +220,7 @@ def _indexed(index: Path) -> set[str]:
         ) from error
     if not names or not all(isinstance(name, str) for name in names):
         raise BadCheckpoint(f"{index}: not a weight index, expected {{weight_map: {{name: file}}}} with file names")
-    strange = sorted(name for name in names if Path(name).name != name or name in (".", ".."))
+    strange = sorted(name for name in names if not name or Path(name).name != name or name == "..")
     if strange:
         raise BadCheckpoint(
             f"{index}: names {strange[0]!r}; weight files lie beside their index, in the same folder: fetch it again"

@@ -79,6 +79,11 @@ def part(tensors: Mapping[str, Tensor], piece: Piece) -> Tensor:
     return whole[piece.index] if piece.index else whole
 
 
+def fits(tensors: Mapping[str, Tensor], pieces: tuple[Piece, ...], dtype: torch.dtype) -> bool:
+    """Whether an official tensor holds only values of a dtype."""
+    return all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in (part(tensors, piece) for piece in pieces))
+
+
 def official_shape(tensors: Mapping[str, Tensor], pieces: tuple[Piece, ...]) -> tuple[int, ...]:
     """Shape of an official tensor: its pieces one after the other along the first axis."""
     shapes = [part(tensors, piece).shape for piece in pieces]

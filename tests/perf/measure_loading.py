@@ -1,4 +1,4 @@
-"""Memory and seconds of loading a checkpoint of about 1 GB in 8 shards, in a fresh process: `python measure_loading.py`.
+"""Memory and seconds of loading a checkpoint of about 1 GB, in a fresh process: `python measure_loading.py`.
 
 Prints, for a dense and a mixture model, the peak above what the process held before: all resident pages (mapped weight
 files count), and anonymous memory alone; both relative to the size of the weight files. Acceptance: at most 1.3.
@@ -32,24 +32,26 @@ MANY = MIXTURE | {
     "hidden_size": 16, "num_hidden_layers": 48, "head_dim": 4, "vocab_size": 64, "num_experts": 128,
     "moe_intermediate_size": 8,
 }  # fmt: skip
-CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "dense, float32": (DENSE, "float32"),
-    "dense, bfloat16": (DENSE | {"num_hidden_layers": 32}, "bfloat16"),
-    "mixture, float32": (MIXTURE, "float32"),
-    "mixture, bfloat16": (MIXTURE | {"num_hidden_layers": 24}, "bfloat16"),
-    "18867 tensors": (MANY, "float32"),
+#: Name -> config, dtype, number of files.
+CASES: dict[str, tuple[dict[str, Any], str, int]] = {
+    "dense, float32": (DENSE, "float32", 8),
+    "dense, bfloat16": (DENSE | {"num_hidden_layers": 32}, "bfloat16", 8),
+    "dense, one file": (DENSE, "float32", 1),
+    "mixture, float32": (MIXTURE, "float32", 8),
+    "mixture, bfloat16": (MIXTURE | {"num_hidden_layers": 24}, "bfloat16", 8),
+    "18867 tensors": (MANY, "float32", 8),
 }
 
 
-def write(folder: Path, config: dict[str, Any], dtype: str) -> None:
-    """A random checkpoint in eight shards."""
+def write(folder: Path, config: dict[str, Any], dtype: str, files: int) -> None:
+    """A random checkpoint."""
     from dare_bench.dare.families import loading
     from dare_bench.dare.families.registry import detect
 
     family = detect(config)
     size = family.parameters(config) * loading.to_dtype(dtype).itemsize
     lm = loading.from_config(family.name, config, seed=0)
-    loading.save(lm, folder, dtype=dtype, shard_bytes=size // 8 + 2**20)
+    loading.save(lm, folder, dtype=dtype, shard_bytes=size // files + 2**20)
 
 
 class Watch(threading.Thread):
