@@ -8,7 +8,6 @@ from typing import Any
 
 from dare_bench.dare.families import places, random_entries
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.harness import weights
 from dare_bench.harness.errors import shorten
 from dare_bench.harness.manifest import ModelItem
 from dare_bench.harness.manifest_yaml import KeyPath
@@ -66,10 +65,10 @@ def resolve_model(report: Reporter, path: KeyPath, item: ModelItem) -> Model | N
             report.add((*path, "path"), str(error), given=shorten(item.path))
             return None
         source = str(folder.resolve())
-    elif not config and (here := weights.locate(item.name, source, revision)).folder is not None:
-        config = places.official_config(here.folder)
+    elif item.source is not None and not source.startswith(random_entries.PREFIX):
+        config = _config_here(source, revision)
     family = item.family or (entry.family if entry else None)
-    if family is None and config:
+    if family is None and item.path is not None:
         try:
             family = family_registry.detect(config).name
         except family_registry.UnknownName as error:
@@ -93,3 +92,11 @@ def resolve_model(report: Reporter, path: KeyPath, item: ModelItem) -> Model | N
     if overrides is None:
         return None
     return Model(item.name, family, source, revision, dict(config), item.dtype, overrides)
+
+
+def _config_here(source: str, revision: str | None) -> Mapping[str, Any]:
+    """Config of a folder or hub id as far as it is on this machine; empty = not known here."""
+    try:
+        return places.official_config(places.resolve(source, revision))
+    except (places.WeightsNotHere, places.BadCheckpoint, family_registry.UnknownName):
+        return {}  # what is missing is said when the weights are located

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
-from dare_bench.dare.families import places
+from dare_bench.dare.families import places, random_entries
 from dare_bench.dare.families import registry as family_registry
 from dare_bench.dare.training.config import LoraConfig
 from dare_bench.harness.errors import ManifestError, shorten
@@ -64,7 +64,7 @@ def used_entries(
 
 def family_of(item: ModelItem) -> str | None:
     """Family of a model of the manifest; None where that is not known (its own check says why)."""
-    entry = family_registry.models().get(item.name)
+    entry = random_entries.by_source(item.source or "") or family_registry.models().get(item.name)
     if item.family or entry:
         return item.family or entry.family
     if item.path is None:

@@ -31,8 +31,10 @@ def loaded(*arguments: str, cwd: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("run", "--help"), ("plan", "smoke"), ("plan", "math"), ("plan", "families"), ("list", "models"), ("list", "algorithms"),
-     ("list", "benchmarks"), ("list", "decoders"), ("list", "suites")],
+    [
+        ("--help",), ("run", "--help"), ("plan", "smoke"), ("plan", "math"), ("plan", "families"), ("list", "models"),
+        ("list", "algorithms"), ("list", "benchmarks"), ("list", "decoders"), ("list", "suites"),
+    ],
     ids=" ".join,
 )  # fmt: skip
 def test_no_torch_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:

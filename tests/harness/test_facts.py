@@ -78,6 +78,20 @@ def test_a_random_checkpoint_of_no_family(invoke: Any) -> None:
     assert "unknown random checkpoint" in answer.err and "nearest: random:sdar" in answer.err
 
 
+def test_a_source_of_another_family_than_the_entrys(invoke: Any) -> None:
+    Path("bad.yaml").write_text(_text("mine", "source: random:sdar, family: llada"), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert answer.code == 2 and "not the config of a llada network" in answer.err
+
+
+def test_a_random_checkpoint_under_another_name(plan: Callable[..., Prepared], invoke: Any) -> None:
+    named, plain = _generate(plan("mine", "source: random:sdar")), _generate(plan("random-sdar"))
+    assert named.fingerprint == plain.fingerprint and named.spec["model"]["name"] == "mine"
+    Path("bad.yaml").write_text(_text("mine", "source: random:diffusion_gemma", ", sft"), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert answer.code == 2 and "mine cannot be trained" in answer.err
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> Callable[..., Prepared]:
     def make(model: str, facts: str = "", **parts: str) -> Prepared:
