@@ -98,7 +98,10 @@ def load(
 
     Raises:
         WeightsNotHere, BadCheckpoint, UnknownName, UnsupportedConfig: see there.
+        ValueError: for an unknown dtype or adapter mode.
     """
+    if adapter not in ("merge", "live"):
+        raise ValueError(f"adapter: {adapter!r}; allowed: 'merge' or 'live'")
     folder = resolve(str(source), revision)
     if is_adapter(folder):
         from dare_bench.dare.training.adapter_files import load_adapted

@@ -502,6 +502,11 @@ class TestRefused:
             load(stored[0])
 
 
+def test_an_unknown_mode_is_refused(stored):
+    with pytest.raises(ValueError, match="adapter: 'off'; allowed: 'merge' or 'live'"):
+        load(stored[0], adapter="off")
+
+
 def test_an_adapter_on_an_adapter(stored, base, tmp_path):
     """The lower one is folded in first."""
     upper = load(stored[0])

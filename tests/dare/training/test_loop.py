@@ -368,7 +368,7 @@ def test_phases_pick_sources(tiny, run):
 def test_the_model_is_adapted_only_with_peft(tiny, run):
     lm = tiny("llada")
     run(lm, SFT(), TrainConfig(steps=1, batch_size=1, peft=LoraConfig(r=2)), base="b")
-    assert len(list(adapters._lora_layers(lm.model))) == 14
+    assert len(list(adapters.lora_layers(lm.model))) == 14
     plain = tiny("llada")
     run(plain, SFT(), TrainConfig(steps=1, batch_size=1), out="full")
-    assert not list(adapters._lora_layers(plain.model))
+    assert not list(adapters.lora_layers(plain.model))
