@@ -61,8 +61,40 @@ def families(folder: Path, tolerance: float, dtype: str, device: str, debug: boo
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
+@click.command("decoding", short_help="Published samplers: ids, step maps, network calls.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda:N. Recorded on a CPU in float32.")
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+def decoding(folder: Path, device: str, debug: bool) -> int:
+    """Decode the prompts of recorded runs again and compare ids, steps and network calls.
+
+    DIR holds one sub-folder per case with a case.json (settings of the published sampler, prompts, ids, step map, forwards)
+    and the networks that these name. Each case is replayed by the rule, alone and beside other prompts: the recorded
+    forwards without those that the published loop wastes, steps numbered accordingly. Where published code departs from
+    its rule it is replayed a second time with the `compat` settings that reproduce it, exactly as recorded; what the
+    record cannot show of the rule is said in the last column.
+
+    Exit code 0: everything is equal. 1: something differs. 2: DIR is not such a folder.
+    """
+    from dare_bench.dare.conformance.decoding_cases import read_cases
+    from dare_bench.dare.conformance.decoding_outcome import HEAD, summary, table_rows
+    from dare_bench.dare.conformance.decoding_samplers import map_case
+    from dare_bench.harness.environment import select_devices
+    from dare_bench.harness.table import text_table
+
+    for case in read_cases(folder):
+        map_case(case)
+    place = select_devices(device)[0].name
+    from dare_bench.harness.jobs import conformance as job  # loads torch: after what the user gave was checked
+
+    replays = job.decoding(folder, device=place)
+    click.echo(text_table(HEAD, table_rows(replays)))
+    click.echo(summary(replays))
+    return 0 if all(replay.passed for replay in replays) else 1
+
+
 #: What can be compared: each is a command of its own.
-SUBJECTS: dict[str, click.Command] = {"families": families}
+SUBJECTS: dict[str, click.Command] = {"families": families, "decoding": decoding}
 
 command = click.Group(
     "conformance",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dare_bench.dare.conformance import decoding as samplers
 from dare_bench.dare.conformance import families as family_rules
+from dare_bench.dare.conformance.decoding_outcome import Replay
 from dare_bench.dare.conformance.outcome import Outcome
 
 
@@ -24,3 +26,16 @@ def families(folders: list[Path], *, tolerance: float, dtype: str, device: str) 
     for folder in folders:
         found += family_rules.compare(folder, tolerance=tolerance, dtype=dtype, device=device)
     return found
+
+
+def decoding(folder: Path, *, device: str) -> list[Replay]:
+    """Published samplers: every case of a folder.
+
+    Args:
+        folder: of `decoding_cases.read_cases`.
+        device: torch device.
+
+    Raises:
+        BadReference, BadCheckpoint, UnknownName, UnsupportedConfig: as `dare.conformance.decoding.compare`.
+    """
+    return samplers.compare(folder, device=device)
