@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dare_bench.dare.decoding import options as option_specs
 from dare_bench.dare.decoding import selectors as selector_registry
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.schedulers import schedulers
@@ -79,7 +80,8 @@ def _selector(
         said, _, allowed = str(error).partition("; allowed: ")
         report.add(path, said, given=shorten(given), allowed=allowed or _example(known[name]))
         return None
-    return name, complete
+    # Options that are off are left out: what was stored before they existed keeps its fingerprint.
+    return name, {option: value for option, value in complete.items() if value is not None and value is not False}
 
 
 def _own_options(
@@ -130,8 +132,8 @@ def _check_names(report: Reporter, path: KeyPath, values: dict[str, Any]) -> boo
 
 
 def main_option(entry: selector_registry.SelectorEntry) -> str | None:
-    """The option that ``{name: value}`` sets: a selector's only one."""
-    return next(iter(entry.options)) if len(entry.options) == 1 else None
+    """The option that ``{name: value}`` sets: a selector's only required one, or its only one."""
+    return option_specs.main_option(entry.options)
 
 
 def _example(entry: selector_registry.SelectorEntry) -> str:

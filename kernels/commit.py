@@ -125,7 +125,7 @@ def select_top_reference(confidence: Tensor, candidates: Tensor, counts: Tensor)
     """
     selected = torch.zeros_like(candidates)
     for row, count in enumerate(counts.tolist()):
-        for position in _ordered(confidence[row].tolist(), candidates[row].tolist())[: max(count, 0)]:
+        for position in ordered_reference(confidence[row].tolist(), candidates[row].tolist())[: max(count, 0)]:
             selected[row, position] = True
     return selected
 
@@ -149,14 +149,21 @@ def select_threshold_reference(
     selected = torch.zeros_like(candidates)
     for row, (limit, count) in enumerate(zip(limits, at_least.tolist(), strict=True)):
         values = confidence[row].tolist()
-        for place, position in enumerate(_ordered(values, candidates[row].tolist())):
+        for place, position in enumerate(ordered_reference(values, candidates[row].tolist())):
             is_above = values[position] > limit if strict else values[position] >= limit
             if is_above or place < count:
                 selected[row, position] = True
     return selected
 
 
-def _ordered(values: list[float], allowed: list[bool]) -> list[int]:
+def ordered_reference(values: list[float], allowed: list[bool]) -> list[int]:
+    """Allowed positions of a row in the order of `rank_candidates`.
+
+    Args:
+        values: confidence of every position.
+        allowed: whether it is a candidate.
+    """
+
     def key(position: int) -> tuple[float, int]:
         value = values[position]
         return (float("inf") if value != value else -value, position)

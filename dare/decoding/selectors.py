@@ -1,25 +1,28 @@
-"""Which masked positions of a block are committed: one function per rule, registered by name.
+"""Which masked positions of a block are committed: the table of rules, and what a rule sees.
 
-A selector sees a batch of blocks at once and knows nothing of models. Importing this module imports no torch, so that
-manifests can be validated against the table.
+A selector sees a batch of blocks at once and knows nothing of models. A rule registers itself when its file
+``selectors_*.py`` in this folder is imported; `selectors()` imports them all once. Importing this module imports no
+torch, so that manifests can be validated against the table.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.dare.decoding import options as option_specs
 from dare_bench.dare.families.registry import UnknownName
-from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
-    import torch
-    from dare_bench.kernels import commit
     from torch import Tensor
-else:
-    torch = lazy_import("torch")
-    commit = lazy_import("dare_bench.kernels.commit")
+
+#: What the confidence of a `BlockView` may be.
+MEASURES = ("probability", "margin", "entropy")
 
 
 @dataclass
@@ -27,50 +30,96 @@ class BlockView:
     """What a selector decides on; A rows, block of b positions.
 
     Attributes:
-        confidence: float [A, b], probability of the predicted token at temperature 1.
+        confidence: float [A, b], the measure of the selector's entry: probability of the chosen token, margin between
+            the two best tokens, or negative entropy.
         candidates: bool [A, b], masked positions.
         quota: int64 [A], how many the scheduler asks for in this step.
-        strict: thresholds compare with > (block families) instead of >=.
-        noise: float64 [A, b] uniforms of this step, for random selection.
         guaranteed: int64 [A], committed at least, whatever the confidence.
+        strict: thresholds compare with > (block families) instead of >=.
+        step: int64 [A], denoising step inside the block, from 0.
+        steps: int64 [A], nominal steps of the block.
+        probability: float [A, b], of the chosen token; `confidence` unless the measure differs.
+        entropy: float [A, b], of the distribution, given when the entry needs it.
+        uniform: float64 [A, b] uniforms of this step, for random selection.
+        draw: (weights [A, b], counts [A]) -> bool [A, b], positions without replacement; used under ``torch_rng`` only.
+        compat: published behaviour that is not the rule, name -> options.
     """
 
     confidence: Tensor
     candidates: Tensor
     quota: Tensor
-    strict: bool
-    noise: Callable[[], Tensor]
     guaranteed: Tensor
+    strict: bool = False
+    step: Tensor | None = None
+    steps: Tensor | None = None
+    probability: Tensor | None = None
+    entropy: Tensor | None = None
+    uniform: Callable[[], Tensor] | None = None
+    draw: Callable[[Tensor, Tensor], Tensor] | None = None
+    compat: Mapping[str, Any] = field(default_factory=dict)
+    noise: Callable[[], Tensor] | None = None  # the former name of `uniform`
+
+    def __post_init__(self) -> None:
+        self.uniform = self.uniform or self.noise
+        if self.probability is None:
+            self.probability = self.confidence
 
 
 @dataclass(frozen=True)
 class SelectorEntry:
-    """A registered rule: `options` maps an option's name to its default (None = must be given)."""
+    """A registered rule.
+
+    Attributes:
+        name: as in manifests.
+        function: (view, **options) -> bool [A, b], True inside the candidates only.
+        options: name -> default and allowed values.
+        summary: one line.
+        measure: what it wants as confidence, one of `MEASURES`.
+        needs_entropy: whether it looks at entropies beside the confidence.
+    """
 
     name: str
     function: Callable[..., Tensor]
-    options: Mapping[str, Any]
+    options: Mapping[str, option_specs.Option]
     summary: str
+    measure: str = "probability"
+    needs_entropy: bool = False
 
 
 _SELECTORS: dict[str, SelectorEntry] = {}
 
 
-def selector(name: str, **options: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a selection rule; keyword arguments are its options with defaults."""
+def selector(
+    name: str, *, measure: str = "probability", needs_entropy: bool = False, **options: option_specs.Option
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a selection rule; further keyword arguments are its options.
+
+    Raises:
+        ValueError: for a name that is taken, or an unknown measure.
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"selector {name!r}: measure is {measure!r}; allowed: {', '.join(MEASURES)}")
 
     def add(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if name in _SELECTORS:
             raise ValueError(f"selector {name!r} is registered twice")
         summary = (function.__doc__ or "").strip().splitlines()[0]
-        _SELECTORS[name] = SelectorEntry(name, function, options, summary)
+        _SELECTORS[name] = SelectorEntry(name, function, options, summary, measure, needs_entropy)
         return function
 
     return add
 
 
+@functools.cache
+def _import_rules() -> None:
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name.startswith("selectors_"):
+            importlib.import_module(f"{__package__}.{module.name}")
+
+
 def selectors() -> dict[str, SelectorEntry]:
     """All rules by name."""
+    _import_rules()
     return dict(sorted(_SELECTORS.items()))
 
 
@@ -79,49 +128,9 @@ def resolve(name: str, options: Mapping[str, Any]) -> tuple[SelectorEntry, dict[
 
     Raises:
         UnknownName: for an unknown rule or option.
-        ValueError: for a missing option or a value outside (0, 1].
+        ValueError: for a missing option or a value that is not allowed.
     """
-    if name not in _SELECTORS:
-        raise UnknownName("selector", name, list(_SELECTORS))
-    entry = _SELECTORS[name]
-    for option in options:
-        if option not in entry.options:
-            raise UnknownName(f"option of selector {name!r}", option, list(entry.options) or ["(none)"])
-    merged = {**entry.options, **options}
-    missing = [option for option, value in merged.items() if value is None]
-    if missing:
-        raise ValueError(f"selector {name!r} needs {', '.join(missing)}, for example {{{name}: 0.9}}")
-    threshold = merged.get("threshold")
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if threshold is not None and not (is_number and 0 < threshold <= 1):
-        raise ValueError(f"selector {name!r}: threshold is {threshold!r}; allowed: a number in (0, 1]")
-    return entry, merged
-
-
-@selector("low_confidence")
-def low_confidence(view: BlockView) -> Tensor:
-    """Commit the most confident positions, as many as the scheduler asks for.
-
-    Source: LLaDA `low_confidence` remasking; SDAR `low_confidence_static` with the count capped at the masks left.
-    """
-    return commit.select_top(view.confidence, view.candidates, view.quota)
-
-
-@selector("threshold", threshold=None)
-def threshold(view: BlockView, *, threshold: float) -> Tensor:
-    """Commit every position above a confidence threshold, and always the best ones up to the guaranteed number.
-
-    Source: Fast-dLLM (arXiv 2505.22618) parallel decoding; SDAR `low_confidence_dynamic`.
-    """
-    return commit.select_threshold(
-        view.confidence, view.candidates, threshold, strict=view.strict, at_least=view.guaranteed
-    )
-
-
-@selector("random")
-def random(view: BlockView) -> Tensor:
-    """Commit positions at random, as many as the scheduler asks for.
-
-    Source: LLaDA `random` remasking.
-    """
-    return commit.select_top(view.noise().to(view.confidence.dtype), view.candidates, view.quota)
+    known = selectors()
+    if name not in known:
+        raise UnknownName("selector", name, list(known))
+    return known[name], option_specs.complete("selector", name, known[name].options, options)

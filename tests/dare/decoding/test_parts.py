@@ -24,9 +24,8 @@ def test_quota_is_even_and_front_loaded(masks, steps):
 
 
 def test_schedulers_by_name():
-    assert schedulers.resolve("quota") is schedulers.quota
-    assert list(schedulers.schedulers()) == ["quota"]
-    with pytest.raises(UnknownName, match=r"unknown scheduler 'qouta'\. Did you mean 'quota'\? Known: quota\."):
+    assert list(schedulers.schedulers()) == ["ass", "cumulative", "quota", "timesteps"]
+    with pytest.raises(UnknownName, match=r"unknown scheduler 'qouta'\. Did you mean 'quota'\? Known: "):
         schedulers.resolve("qouta")
 
 
@@ -56,8 +55,7 @@ def test_rules():
 
 def test_the_table_of_rules():
     table = selectors.selectors()
-    assert list(table) == ["low_confidence", "random", "threshold"]
-    assert table["threshold"].options == {"threshold": None}
+    assert {"low_confidence", "random", "threshold"} < set(table)
     assert all(entry.summary and entry.name == name for name, entry in table.items())
     with pytest.raises(ValueError, match="selector 'random' is registered twice"):
         selectors.selector("random")(lambda view: view)
@@ -123,7 +121,7 @@ def test_unknown_parts(tiny):
         UnknownName, match=r"unknown cache 'blocks'\. Did you mean 'block'\? Known: auto, block, none\."
     ):
         generate(tiny("sdar"), [[1]], DecoderConfig(gen_length=4, cache="blocks"), [0])
-    with pytest.raises(UnknownName, match=r"unknown scheduler 'even'\. Known: quota\."):
+    with pytest.raises(UnknownName, match=r"unknown scheduler 'even'\. Known: "):
         generate(tiny("sdar"), [[1]], DecoderConfig(gen_length=4, scheduler="even"), [0])
     with pytest.raises(
         ValueError, match=r"cache 'block' needs block-causal attention, family 'llada' has full attention; use 'none'"
