@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dare_bench.dare.families.dims import Dims
 
 
-def forward_flops(dims: Dims, queries: int, keys: float, outputs: int) -> float:
+def forward_flops(dims: Dims, queries: Any, keys: Any, outputs: Any) -> Any:
     """Floating point operations of one row's forward, 2 per multiply-add.
 
     Args:
@@ -14,6 +16,7 @@ def forward_flops(dims: Dims, queries: int, keys: float, outputs: int) -> float:
         keys: key positions attended per query (the block's end under block-causal attention, the canvas under full
             attention, the mean under causal attention).
         outputs: positions for which the output head is computed.
+        All three are numbers, or float64 tensors of like shape.
 
     Returns:
         2 P_lin q + 4 L h q k + 2 d V o.

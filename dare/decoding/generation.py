@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 #: Step maps hold the 0-based index of the forward (of this row, over its whole generation) that committed a token.
-#: -1: never committed; later blocks of a row that stopped early are cut off, not filled.
+#: -1: never committed; -2: set to the end token behind an earlier one (early_stop: fill), not chosen by the network.
+#: Later blocks of a row that stopped early are cut off, not filled. An edited token keeps the forward that unmasked it.
 STEP_CONVENTION = "row-forward-0"
 
 
@@ -50,6 +51,7 @@ class Generation:
             ``prefill+decode`` and ``decode``.
         finish_reason: ``stop`` (a stop token was committed) or ``length``.
         cost: counters.
+        edits: rewrites of committed tokens: (forward, index into `token_ids`, old id, new id), in order.
         convention: meaning of `step_map`.
     """
 
@@ -61,4 +63,5 @@ class Generation:
     kinds: list[str]
     finish_reason: str
     cost: Cost = field(default_factory=Cost)
+    edits: list[tuple[int, int, int, int]] = field(default_factory=list)
     convention: str = STEP_CONVENTION

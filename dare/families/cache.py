@@ -48,6 +48,17 @@ class PositionCache(Cache):
         self._rows = None if torch.equal(rows, whole) else rows  # in their order: no copy of the store is needed
         self._slots, self._end = slots, end
 
+    def grow(self, length: int) -> None:
+        """Make room for more slots; what is stored stays."""
+        missing = length - self._size[1]
+        if missing <= 0:
+            return
+        self._size = (self._size[0], length)
+        self._store = [
+            tuple(torch.cat([part, part.new_zeros(part.shape[0], missing, *part.shape[2:])], 1) for part in pair)
+            for pair in self._store
+        ]
+
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:

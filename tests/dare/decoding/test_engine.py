@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 import torch
-from dare_bench.dare.decoding import engine
+from dare_bench.dare.decoding import predict
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.engine import generate
 from dare_bench.dare.decoding.trajectory import state_at, states
@@ -219,7 +219,7 @@ def test_other_storage_types(tiny, family, dtype):
 def test_head_chunks_change_nothing(tiny, monkeypatch, assert_same, family):
     prompts, decoder = [prompt_of(4, row) for row in range(4)], DecoderConfig(gen_length=9, temperature=0.9)
     whole = generate(tiny(family), prompts, decoder, [1, 2, 3, 4])
-    monkeypatch.setattr(engine, "HEAD_ROWS", 3)
+    monkeypatch.setattr(predict, "HEAD_ROWS", 3)
     for one, two in zip(generate(tiny(family), prompts, decoder, [1, 2, 3, 4]), whole, strict=True):
         assert_same(one, two)
 

@@ -1,0 +1,156 @@
+"""From hidden states to proposed tokens and their confidence, at the positions that may change and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.families.base import DiffusionLM
+from torch import Tensor
+
+#: Output-head rows computed at once: bounds the logits to this many times V.
+HEAD_ROWS = 1024
+
+
+@dataclass
+class Proposal:
+    """Proposed tokens of N positions.
+
+    Attributes:
+        token: int64 [N].
+        probability: float32 [N], of the token.
+        margin: float32 [N] or None, probability of the best minus that of the second.
+        entropy: float32 [N] or None, of the distribution, in nats.
+    """
+
+    token: Tensor
+    probability: Tensor
+    margin: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+class Predictor:
+    """Turns hidden states into proposals under a decoder's settings.
+
+    Args:
+        lm: gives head, mask id and end tokens.
+        decoder: temperature, filters, guidance, end rule.
+        measure: what else the selector needs: ``probability``, ``margin`` or ``entropy``.
+        needs_entropy: the selector looks at entropies beside its measure.
+    """
+
+    def __init__(self, lm: DiffusionLM, decoder: DecoderConfig, *, measure: str, needs_entropy: bool) -> None:
+        self.lm, self.decoder = lm, decoder
+        self.needs_margin = measure == "margin"
+        self.needs_entropy = needs_entropy or measure == "entropy"
+        self.allows_mask = "mask_predicted" in decoder.compat
+        self.ends = torch.tensor(sorted(lm.stop_token_ids), device=lm.device)
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        unconditional: Tensor | None,
+        weighting: Any,
+        where: tuple[Tensor, Tensor],
+        uniforms: Callable[[slice], Tensor] | None,
+    ) -> Proposal:
+        """Proposals at N positions.
+
+        Args:
+            hidden: [N, d].
+            unconditional: [N, d], hidden states of the rows without a prompt, with guidance.
+            weighting: object with `adjust`, or None.
+            where: (row [N], place [N]): slots, and places in the block.
+            uniforms: slice -> float64 [n, V] for sampling, or None.
+        """
+        parts = []
+        for begin in range(0, len(hidden), HEAD_ROWS):
+            cut = slice(begin, begin + HEAD_ROWS)
+            logits = self.lm.head(hidden[cut])
+            if unconditional is not None:
+                blank = self.lm.head(unconditional[cut])
+                logits = blank + (self.decoder.cfg_scale + 1) * (logits - blank)
+            if weighting is not None:
+                logits = weighting.adjust(logits, where[0][cut], where[1][cut])
+            parts.append(self._propose(logits, None if uniforms is None else uniforms(cut)))
+        if not parts:
+            empty = hidden.new_zeros(0, dtype=torch.float32)
+            return Proposal(
+                empty.long(), empty, empty if self.needs_margin else None, empty if self.needs_entropy else None
+            )
+        joined = {
+            name: None if getattr(parts[0], name) is None else torch.cat([getattr(part, name) for part in parts])
+            for name in ("token", "probability", "margin", "entropy")
+        }
+        return Proposal(**joined)  # type: ignore[arg-type]
+
+    def _propose(self, logits: Tensor, uniforms: Tensor | None) -> Proposal:
+        decoder = self.decoder
+        if decoder.eos_rule == "never":
+            logits[:, self.lm.eos_token_id] = -torch.inf
+        scaled = logits / decoder.temperature if decoder.temperature > 0 else logits
+        filtered = scaled
+        if decoder.top_p is not None:
+            filtered = keep_top_p(filtered, decoder.top_p)
+        if decoder.top_k is not None:
+            filtered = keep_top_k(filtered, decoder.top_k)
+        choice = filtered
+        if not self.allows_mask and self.lm.mask_token_id >= 0:
+            # The mask id stays in the softmax, as published, but is never chosen.
+            column = torch.arange(choice.shape[1], device=choice.device) == self.lm.mask_token_id
+            choice = choice.masked_fill(column, -torch.inf)
+        if uniforms is not None:
+            choice = choice.double() - (-uniforms.log()).log()
+        token = choice.argmax(-1)
+        basis = filtered if decoder.confidence == "filtered" else logits
+        if decoder.eos_rule == "last":
+            basis = basis.index_fill(1, self.ends, -torch.inf)
+        total = basis.logsumexp(-1)
+        probability = (basis.gather(1, token[:, None])[:, 0] - total).exp().float()
+        margin = entropy = None
+        if self.needs_margin or self.needs_entropy:
+            spread = (basis - total[:, None]).exp()
+            if self.needs_margin:
+                best = spread.topk(2, dim=-1).values
+                margin = (best[:, 0] - best[:, 1]).float()
+            if self.needs_entropy:
+                entropy = -(spread * (spread + 1e-10).log()).sum(-1).float()
+        return Proposal(token, probability, margin, entropy)
+
+
+def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Close the tokens whose more probable ones already hold more than `top_p`; the best token always stays.
+
+    Args:
+        logits: float [N, V].
+        top_p: share in (0, 1].
+
+    Returns:
+        float [N, V], closed tokens at the lowest finite value.
+
+    Source:
+        Dream `generation_utils.py`.
+    """
+    values, order = logits.sort(dim=-1, descending=True)
+    above = values.softmax(-1).cumsum(-1) > top_p
+    above[:, 1:] = above[:, :-1].clone()
+    above[:, 0] = False
+    closed = torch.zeros_like(above).scatter(1, order, above)
+    return logits.masked_fill(closed, torch.finfo(logits.dtype).min)
+
+
+def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Close all but the `top_k` best tokens.
+
+    Args:
+        logits: float [N, V].
+        top_k: at least 1.
+
+    Returns:
+        float [N, V], closed tokens at the lowest finite value.
+    """
+    limit = logits.topk(min(top_k, logits.shape[1]), dim=-1).values[:, -1:]
+    return logits.masked_fill(logits < limit, torch.finfo(logits.dtype).min)

@@ -1,0 +1,178 @@
+"""The rows that are being decoded: canvases, places in them, counters. Slots are filled, emptied and filled again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.decoding.generation import Cost, Generation
+from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.randomness import stream_seed
+from torch import Tensor
+
+#: Kinds of forwards, by code.
+KINDS = ("denoise", "prefill+denoise", "store+denoise", "refresh+denoise", "prefill", "store", "wasted")
+NEVER, FILLED = -1, -2
+_PER_SLOT = (
+    "prompt", "canvas", "start", "end", "view", "block", "step", "steps", "masks", "committed", "posts", "stored", "nfe",
+    "seeds", "fed", "read", "edits_done", "extra", "unroll",
+)  # fmt: skip
+
+Layout = Callable[[int], list[tuple[int, int]]]
+
+
+class Slots:
+    """State of R rows; every tensor has the slot as its first axis.
+
+    Args:
+        lm: model.
+        decoder: settings with `gen_length`.
+        count: R.
+        layout: (size, steps) of the blocks of a canvas behind the prompt; null = uniform blocks.
+    """
+
+    def __init__(
+        self, lm: DiffusionLM, decoder: DecoderConfig, count: int, layout: list[tuple[int, int]] | None
+    ) -> None:
+        self.lm, self.decoder, self.count, self.device = lm, decoder, count, lm.device
+        self.size = decoder.block_length or lm.block_length
+        self.layout = layout
+        self.default_steps = decoder.steps_per_block or self.size
+        self.widest = max((size for size, _ in layout), default=self.size) if layout else self.size
+        for name in _PER_SLOT:
+            setattr(self, name, torch.zeros(count, dtype=torch.int64, device=self.device))
+        for name in ("active", "fresh", "built", "stopped", "cut"):
+            setattr(self, name, torch.zeros(count, dtype=torch.bool, device=self.device))
+        self.flops = torch.zeros(count, dtype=torch.float64, device=self.device)
+        self.ids = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
+        self.step_map = self.ids.clone()
+        self.confidence = torch.zeros((count, 0), device=self.device)
+        self.log = torch.zeros((count, 0), dtype=torch.int8, device=self.device)
+        self.keys: list[Hashable | None] = [None] * count
+        self.edits: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
+        self.block_starts: list[list[int]] = [[] for _ in range(count)]
+        self.began = [0.0] * count
+
+    @property
+    def width(self) -> int:
+        """Columns of the canvases."""
+        return self.ids.shape[1]
+
+    def canvas_of(self, prompt: int) -> int:
+        """Length of a canvas; the last block of a block-causal family is always whole."""
+        end = prompt + int(self.decoder.gen_length or 0)
+        return -(-end // self.size) * self.size if self.lm.is_block_causal else end
+
+    def grow(self, width: int) -> None:
+        """Make room for longer canvases."""
+        missing = width - self.width
+        if missing <= 0:
+            return
+        pad = (self.count, missing)
+        self.ids = torch.cat([self.ids, self.ids.new_full(pad, self.lm.pad_token_id)], 1)
+        self.step_map = torch.cat([self.step_map, self.step_map.new_full(pad, NEVER)], 1)
+        self.confidence = torch.cat([self.confidence, self.confidence.new_zeros(pad)], 1)
+
+    def fill(self, slot: int, key: Hashable, prompt: Sequence[int], seed: int) -> None:
+        """Put a prompt into a free slot."""
+        canvas = self.canvas_of(len(prompt))
+        self.grow(canvas)
+        for name in _PER_SLOT:
+            getattr(self, name)[slot] = 0
+        for name in ("built", "stopped", "cut"):
+            getattr(self, name)[slot] = False
+        self.flops[slot] = 0
+        self.ids[slot] = self.lm.pad_token_id
+        self.ids[slot, : len(prompt)] = torch.tensor(list(prompt), device=self.device)
+        self.ids[slot, len(prompt) : canvas] = self.lm.mask_token_id
+        self.step_map[slot], self.confidence[slot] = NEVER, 0
+        self.prompt[slot], self.canvas[slot] = len(prompt), canvas
+        self.seeds[slot] = stream_seed(seed, "decode")
+        first = len(prompt) // self.size * self.size if self.lm.is_block_causal else len(prompt)
+        self.end[slot] = first
+        self.keys[slot], self.edits[slot], self.block_starts[slot] = key, [], []
+        self.active[slot], self.block[slot] = True, -1
+        self.began[slot] = time.perf_counter()
+        self.open_block(torch.tensor([slot], device=self.device))
+
+    def open_block(self, rows: Tensor) -> None:
+        """Move some rows to their next block."""
+        self.stored[rows] = torch.where(self.block[rows] >= 0, self.start[rows], 0)
+        self.start[rows] = self.end[rows]
+        self.block[rows] += 1
+        if self.layout:
+            table = torch.tensor(self.layout, device=self.device)
+            index = self.block[rows].clamp(max=len(self.layout) - 1)
+            size, steps = table[index, 0], table[index, 1]
+        else:
+            size = torch.full_like(rows, self.size)
+            steps = torch.full_like(rows, self.default_steps)
+        self.end[rows] = torch.minimum(self.start[rows] + size, self.canvas[rows])
+        self.steps[rows] = steps
+        # Under `mask_predicted` masks of earlier blocks go on competing.
+        leftovers = "mask_predicted" in self.decoder.compat
+        self.view[rows] = self.prompt[rows] if leftovers else self.start[rows]
+        for name in ("step", "committed", "posts", "extra", "unroll"):
+            getattr(self, name)[rows] = 0
+        self.fresh[rows] = True
+        columns, inside = self.block_columns(rows)
+        masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
+        own = masked & (columns >= self.start[rows][:, None])
+        self.masks[rows] = own.sum(1)
+        offsets = (self.start[rows] - self.prompt[rows]).clamp(min=0)
+        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+            self.block_starts[row].append(offset)
+
+    def block_columns(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns that may change [A, b], and which of them are behind the prompt and before the block's end."""
+        width = int((self.end[rows] - self.view[rows]).max())
+        columns = self.view[rows][:, None] + torch.arange(max(width, 1), device=self.device)
+        inside = (columns < self.end[rows][:, None]) & (columns >= self.prompt[rows][:, None])
+        return columns, inside
+
+    def token(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Tokens at some columns [A, b]; columns behind the canvases repeat the last one."""
+        return self.ids[rows[:, None], columns.clamp(max=self.width - 1)]
+
+    def note(self, rows: Tensor, kinds: Tensor) -> None:
+        """Log the kind of a forward; call before counting it."""
+        position = self.nfe[rows]
+        needed = int(position.max()) + 1
+        if needed > self.log.shape[1]:
+            more = max(needed - self.log.shape[1], 64)
+            self.log = torch.cat([self.log, self.log.new_zeros((self.count, more))], 1)
+        self.log[rows, position] = kinds.to(self.log.dtype)
+
+    def take(self, slot: int) -> Generation:
+        """Empty a slot and hand out what it decoded."""
+        begin, end = int(self.prompt[slot]), int(self.end[slot])
+        token_ids = self.ids[slot, begin:end].tolist()
+        stops = self.lm.stop_token_ids
+        stop = next((i for i, token in enumerate(token_ids) if token in stops), len(token_ids))
+        step_map = self.step_map[slot, begin:end].tolist()
+        nfe, rows_fed = int(self.nfe[slot]), 2 if self.decoder.cfg_scale else 1
+        cost = Cost(
+            nfe=nfe,
+            row_forwards=nfe * rows_fed,
+            positions_fed=int(self.fed[slot]) * rows_fed,
+            kv_read=int(self.read[slot]) * rows_fed,
+            tokens_committed=sum(when >= 0 for when in step_map),
+            tokens_text=stop,
+            edits=len(self.edits[slot]),
+            flops=float(self.flops[slot]) * rows_fed,
+            wall_s=time.perf_counter() - self.began[slot],
+        )
+        self.active[slot], self.keys[slot] = False, None
+        return Generation(
+            token_ids=token_ids,
+            text_ids=token_ids[:stop],
+            step_map=step_map,
+            confidence=[round(value, 6) for value in self.confidence[slot, begin:end].tolist()],
+            block_starts=self.block_starts[slot],
+            kinds=[KINDS[code] for code in self.log[slot, :nfe].tolist()],
+            finish_reason="stop" if bool(self.stopped[slot]) else "length",
+            cost=cost,
+            edits=self.edits[slot],
+        )
