@@ -114,16 +114,24 @@ def last_writes(first: Sequence[int], edits: Sequence[Sequence[int]]) -> list[in
     return found
 
 
+def _first_written(case: Case, row: int) -> list[int]:
+    """The ids before any overwriting."""
+    found = list(case.data["output_ids"][row])
+    for _, place, old, _ in sorted(case.data.get("overwrites") or [], reverse=True):
+        found[place - len(case.prompts[row])] = old
+    return found
+
+
 def _expected(case: Case, row: int, dropped: frozenset[int], until: int | None = None) -> Expected:
     data = case.data
     number, kept = {NEVER: NEVER, FILLED: FILLED}, 0
     for call in range(data["nfe"]):
         number[call] = kept
         kept += call not in dropped
-    probs = data.get("commit_prob")
+    probs = data.get("commit_prob") if until is None else None
     width = data["total_length"] - len(case.prompts[row]) if case.by_grid else data["gen_length"]
     return Expected(
-        ids=data["output_ids"][row],
+        ids=data["output_ids"][row] if until is None else _first_written(case, row),
         steps=[number[step] for step in case.first_commits[row]],
         nfe=kept if until is None else None,
         probs=None if probs is None else probs[row],

@@ -57,8 +57,9 @@ def map_case(case: Case) -> Mapped:
         fields, compat, unrecorded = mapper(case)
     except KeyError as error:
         raise BadReference(f"{case.name}: settings.{error.args[0]} is missing; the sampler needs it") from error
-    fields = {"block_length": data["block_length"], "temperature": settings.get("temperature", 0.0), **fields}
-    fields |= {"gen_length": settings.get("gen_length", data["gen_length"])}
+    # SDAR's greedy runs name temperature 1: the best token, its probability at that temperature.
+    fields["temperature"] = 0.0 if settings.get("greedy") else settings.get("temperature", 0.0)
+    fields |= {"block_length": data["block_length"], "gen_length": settings.get("gen_length", data["gen_length"])}
     if data.get("rng_seed") is not None:
         compat = {**compat, "torch_rng": {}}
         unrecorded = "drawn by another generator"
@@ -151,7 +152,6 @@ def _dream(case: Case) -> tuple[dict[str, Any], dict[str, Any], str]:
         steps_per_block=settings["steps"],
         top_p=settings.get("top_p"),
         top_k=settings.get("top_k"),
-        gen_length=settings["max_new_tokens"],
     )
     return fields, {}, ""
 
@@ -170,8 +170,6 @@ def _sdar(case: Case) -> tuple[dict[str, Any], dict[str, Any], str]:
         fields["selector_options"] = {"threshold": settings["confidence_threshold"]}
     elif fields["selector"] == "entropy_bounded":
         fields["selector_options"] = {"threshold": settings["eb_threshold"]}
-    if settings.get("greedy"):
-        fields["temperature"] = 0.0  # the best token, its probability at temperature 1
     compat: dict[str, Any] = {"separate_store": {}}
     return fields, {**compat, "overwrite": {}} if case.data.get("overwrites") else compat, ""
 
@@ -234,6 +232,8 @@ def _eoser_ass(case: Case) -> tuple[dict[str, Any], dict[str, Any], str]:
     else:
         fields["steps_per_block"] = _steps_per_block(case)
     if "eos_min_gamma" in settings:
-        options = {"min_gamma": settings["eos_min_gamma"], "max_gamma": settings["eos_max_gamma"]}
+        options: dict[str, Any] = {"min_gamma": settings["eos_min_gamma"], "max_gamma": settings["eos_max_gamma"]}
+        if "block_num" in settings:
+            options["schedule"] = "doubling"
         fields |= {"weighting": "eoser", "weighting_options": options}
     return fields, {}, ""

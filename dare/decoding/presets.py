@@ -200,3 +200,8 @@ _add(
     selector="low_confidence", scheduler="ass", scheduler_options={"blocks": 1}, gen_length=256, block_length=256,
     **_FILLS,
 )  # fmt: skip
+_add(
+    "eoser_ass", LLADA, _YJYDDQ, "Steps of 1, 2, 4, ... tokens over one block of 256; end tokens count less at first.",
+    selector="low_confidence", scheduler="ass", scheduler_options={"blocks": 1}, gen_length=256, block_length=256,
+    weighting="eoser", weighting_options={"min_gamma": 0.01, "max_gamma": 1.0, "schedule": "doubling"}, **_FILLS,
+)  # fmt: skip
