@@ -16,8 +16,7 @@ def probability(logits: Tensor, tokens: Tensor) -> Tensor:
     Returns:
         [...] float32, float64 for float64 logits.
     """
-    wide = _wide(logits)
-    return (wide.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - wide.logsumexp(-1)).exp()
+    return _wide(logits).log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1).exp()
 
 
 def margin(logits: Tensor) -> Tensor:
@@ -31,8 +30,7 @@ def margin(logits: Tensor) -> Tensor:
 
     Source: Dream `generation_utils.py`, ``topk_margin``.
     """
-    wide = _wide(logits)
-    best = (wide.topk(2, dim=-1).values - wide.logsumexp(-1, keepdim=True)).exp()
+    best = _wide(logits).softmax(-1).topk(2, dim=-1).values
     return best[..., 0] - best[..., 1]
 
 

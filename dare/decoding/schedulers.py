@@ -61,10 +61,6 @@ class SchedulerEntry:
     count: Callable[..., Tensor]
     layout: Callable[..., Layout] | None = None
 
-    def __call__(self, masks: int, steps: int) -> list[int]:
-        """Counts of all steps, as the former interface had them."""
-        return quota(masks, steps)
-
 
 _SCHEDULERS: dict[str, SchedulerEntry] = {}
 
@@ -93,7 +89,7 @@ def schedulers() -> dict[str, SchedulerEntry]:
     return dict(sorted(_SCHEDULERS.items()))
 
 
-def resolve(name: str, options: Mapping[str, Any] | None = None) -> Any:
+def resolve(name: str, options: Mapping[str, Any]) -> tuple[SchedulerEntry, dict[str, Any]]:
     """A scheduler with its complete options.
 
     Raises:
@@ -103,8 +99,6 @@ def resolve(name: str, options: Mapping[str, Any] | None = None) -> Any:
     if name not in _SCHEDULERS:
         raise UnknownName("scheduler", name, list(_SCHEDULERS))
     entry = _SCHEDULERS[name]
-    if options is None:
-        return entry
     return entry, option_specs.complete("scheduler", name, entry.options, options)
 
 

@@ -57,10 +57,8 @@ class BlockView:
     uniform: Callable[[], Tensor] | None = None
     draw: Callable[[Tensor, Tensor], Tensor] | None = None
     compat: Mapping[str, Any] = field(default_factory=dict)
-    noise: Callable[[], Tensor] | None = None  # the former name of `uniform`
 
     def __post_init__(self) -> None:
-        self.uniform = self.uniform or self.noise
         if self.probability is None:
             self.probability = self.confidence
 

@@ -24,14 +24,13 @@ class Weighting:
     def reset(self, rows: Tensor) -> None:
         """Forget what belongs to the slots `rows` [A]: they begin a block."""
 
-    def adjust(self, logits: Tensor, row: Tensor, place: Tensor, first: bool = False) -> Tensor:
+    def adjust(self, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
         """Logits that tokens and confidences are taken from.
 
         Args:
             logits: float [N, V], of N masked positions, each at most once.
             row: int64 [N], their slots.
             place: int64 [N], their places in the block.
-            first: whether all of them are in the first forward of their block.
         """
         return logits
 
@@ -184,14 +183,13 @@ class Credit(Weighting):
         self.values[rows] = 0.0
         self.used[rows] = 0
 
-    def adjust(self, logits: Tensor, row: Tensor, place: Tensor, first: bool = False) -> Tensor:
+    def adjust(self, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
         if not len(logits):
             return logits
         wide = logits if logits.dtype == torch.float64 else logits.float()
         top, best = wide.max(-1)
         earned = (top - wide.logsumexp(-1)).exp() ** self.gamma
-        if not first:
-            self.values[row, place] *= self.decay
+        self.values[row, place] *= self.decay
         used = self.used[row, place]
         if int(used.max()) == self.tokens.shape[2]:
             self.tokens = torch.cat([self.tokens, torch.zeros_like(self.tokens)], 2)

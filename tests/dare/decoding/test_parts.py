@@ -6,59 +6,10 @@ import dataclasses
 
 import pytest
 import torch
-from dare_bench.dare.decoding import caches, schedulers, selectors
+from dare_bench.dare.decoding import caches, selectors
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.engine import generate
 from dare_bench.dare.families.registry import UnknownName
-from hypothesis import given
-from hypothesis import strategies as st
-
-
-@given(st.integers(0, 200), st.integers(1, 50))
-def test_quota_is_even_and_front_loaded(masks, steps):
-    counts = schedulers.quota(masks, steps)
-    assert (len(counts), sum(counts)) == (steps, masks)
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] - counts[-1] <= 1
-    assert counts[0] == -(-masks // steps)
-
-
-def test_schedulers_by_name():
-    assert list(schedulers.schedulers()) == ["ass", "cumulative", "quota", "timesteps"]
-    with pytest.raises(UnknownName, match=r"unknown scheduler 'qouta'\. Did you mean 'quota'\? Known: "):
-        schedulers.resolve("qouta")
-
-
-def view(strict: bool) -> selectors.BlockView:
-    return selectors.BlockView(
-        confidence=torch.tensor([[0.9, 0.5, 0.7, 0.5], [0.2, 0.9, 0.1, 0.3]]),
-        candidates=torch.tensor([[True, True, True, True], [True, False, True, True]]),
-        quota=torch.tensor([2, 1]),
-        strict=strict,
-        noise=lambda: torch.tensor([[0.1, 0.9, 0.2, 0.8], [0.5, 0.99, 0.6, 0.1]], dtype=torch.float64),
-        guaranteed=torch.tensor([1, 1]),
-    )
-
-
-def select(name: str, strict: bool = False, **options: float) -> list[list[int]]:
-    entry, merged = selectors.resolve(name, options)
-    return entry.function(view(strict), **merged).int().tolist()
-
-
-def test_rules():
-    assert select("low_confidence") == [[1, 0, 1, 0], [0, 0, 0, 1]]
-    assert select("random") == [[0, 1, 0, 1], [0, 0, 1, 0]]
-    assert select("threshold", threshold=0.5) == [[1, 1, 1, 1], [0, 0, 0, 1]]
-    assert select("threshold", strict=True, threshold=0.5) == [[1, 0, 1, 0], [0, 0, 0, 1]]
-    assert select("threshold", threshold=1) == [[1, 0, 0, 0], [0, 0, 0, 1]]
-
-
-def test_the_table_of_rules():
-    table = selectors.selectors()
-    assert {"low_confidence", "random", "threshold"} < set(table)
-    assert all(entry.summary and entry.name == name for name, entry in table.items())
-    with pytest.raises(ValueError, match="selector 'random' is registered twice"):
-        selectors.selector("random")(lambda view: view)
 
 
 @pytest.mark.parametrize(
