@@ -27,19 +27,29 @@ class _Strict(BaseModel):
 
 
 class DecoderFields(_Strict):
-    """Fields of `DecoderConfig`; what is left out is the model's default.
+    """Fields of `DecoderConfig`; what is left out is that of `preset` or the model's default.
 
-    `selector` is a name, ``{name: value}`` for a selector with one main option, or ``{name: {option: value}}``.
+    `selector`, `scheduler`, `cache`, `editor` and `weighting` are a name, ``{name: value}`` for one with a main option, or
+    ``{name: {option: value}}``.
     """
 
+    preset: str | None = None
     selector: str | dict[str, Any] = "low_confidence"
-    scheduler: str = "quota"
+    scheduler: str | dict[str, Any] = "quota"
     steps_per_block: Annotated[int, Field(ge=1)] | None = None
     gen_length: Annotated[int, Field(ge=1)] | None = None
     block_length: Annotated[int, Field(ge=1)] | None = None
-    cache: str = "auto"
+    cache: str | dict[str, Any] = "auto"
+    editor: str | dict[str, Any] = "none"
+    weighting: str | dict[str, Any] = "none"
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    early_stop: bool = True
+    cfg_scale: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    confidence: Literal["plain", "filtered"] = "plain"
+    eos_rule: Literal["plain", "never", "last"] = "plain"
+    early_stop: bool | Literal["block", "fill", "now"] = True
+    compat: list[str] | dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelItem(_Strict):

@@ -76,8 +76,8 @@ def problem_of(
         allowed = "lora, {r: 32, alpha: 64, dropout: 0, experts: false} or null"
     if path[:2] == ("train", "data") and len(path) == 3:
         allowed = "a split or a list of splits"
-    if path and path[-1] == "selector":
-        allowed = "a selector's name, {name: value} or {name: {option: value}}"
+    if path and path[-1] in ("selector", "scheduler", "cache", "editor", "weighting"):
+        allowed = f"name of the {path[-1]}, {{name: value}} or {{name: {{option: value}}}}"
     if len(path) == 3 and path[0] == "models" and path[-1] == "decoder":
         allowed = "a mapping of decoder settings, for example {steps_per_block: 8}"
     if len(path) == 1 and path[0] in SECTIONS and error["type"] == "list_type":

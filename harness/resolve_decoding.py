@@ -6,20 +6,18 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dare_bench.dare.decoding import compat, presets
 from dare_bench.dare.decoding import options as option_specs
 from dare_bench.dare.decoding import selectors as selector_registry
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.decoding.schedulers import schedulers
 from dare_bench.dare.families import registry as family_registry
 from dare_bench.harness.errors import shorten
 from dare_bench.harness.manifest import DecoderFields, DecoderItem
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
+from dare_bench.harness.resolve_parts import CACHES, PARTS, name_of, resolve_part
 from dare_bench.harness.resolved import Decoding, Model
 from dare_bench.harness.settings import build, plain
-
-#: Cache policies of the engine; its own table lives beside torch code.
-CACHES = ("auto", "block", "none")
 
 
 def resolve_decoder(report: Reporter, path: KeyPath, item: DecoderItem) -> Decoding | None:
@@ -36,7 +34,7 @@ def resolve_decoder(report: Reporter, path: KeyPath, item: DecoderItem) -> Decod
 def resolve_fields(
     report: Reporter, path: KeyPath, item: DecoderFields, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The fields of `DecoderConfig` that an entry gives; a selector comes with all its options.
+    """The fields of `DecoderConfig` that an entry gives; a part (selector, scheduler ...) comes with its options.
 
     Args:
         report: collects problems.
@@ -47,41 +45,45 @@ def resolve_fields(
     Returns:
         Field -> value, or null when something is wrong.
     """
-    values = item.model_dump(exclude={"name", "selector", "batch_size"}, exclude_unset=True)
-    if not _check_names(report, path, values):
-        return None
-    if "selector" not in item.model_fields_set:
-        return values
-    found = _selector(report, (*path, "selector"), item.selector, own or {})
-    return None if found is None else {**values, "selector": found[0], "selector_options": found[1]}
-
-
-def _selector(
-    report: Reporter, path: KeyPath, given: str | dict[str, Any], own: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]] | None:
-    """Name and complete options of a selector."""
-    known = selector_registry.selectors()
-    name, options = given, {}
-    if isinstance(name, dict):
-        if len(name) != 1:
-            report.add(path, "names several selectors", given=shorten(given), allowed="{name: value} with one name")
+    given = item.model_fields_set - {"name", "batch_size", "preset"}
+    values = item.model_dump(include=given - {*PARTS, "compat"})
+    is_right = True
+    for part in PARTS:
+        if part not in given:
+            continue
+        named = getattr(item, part)
+        found = _own_selector(report, (*path, part), named, own or {}) if part == "selector" else ()
+        if found == ():
+            found = resolve_part(report, (*path, part), part, named)
+        if found:
+            values |= {part: found[0], f"{part}_options": found[1]}
+        is_right = is_right and bool(found)
+    if "compat" in given:
+        try:
+            values["compat"] = compat.complete(item.compat)
+        except (ValueError, LookupError) as error:
+            said, _, allowed = str(error).partition("; allowed: ")
+            known = allowed or ", ".join(sorted(compat.QUIRKS))
+            report.add((*path, "compat"), said, given=shorten(item.compat), allowed=known)
+            is_right = False
+    if item.preset is not None:
+        if item.preset not in presets.presets():
+            report.unknown((*path, "preset"), "preset", item.preset, presets.presets())
             return None
-        name, options = next(iter(name.items()))
-    if name == own.get("selector"):
-        return _own_options(report, path, str(name), options, own.get("selector_options") or {})
-    if name not in known:
-        report.unknown(path, "selector", name, known)
-        return None
-    if not isinstance(options, dict):
-        options = _main_option(known[name], options)
-    try:
-        _, complete = selector_registry.resolve(name, options or {})
-    except (ValueError, LookupError) as error:
-        said, _, allowed = str(error).partition("; allowed: ")
-        report.add(path, said, given=shorten(given), allowed=allowed or _example(known[name]))
-        return None
-    # Options that are off are left out: what was stored before they existed keeps its fingerprint.
-    return name, {option: value for option, value in complete.items() if value is not None and value is not False}
+        fields = presets.get(item.preset).fields
+        bare = {f"{part}_options": {} for part in PARTS if part in fields}  # not those of the model's default
+        values = {**bare, **fields, **values}
+    return values if is_right else None
+
+
+def _own_selector(
+    report: Reporter, path: KeyPath, given: str | dict[str, Any], own: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]] | tuple[()] | None:
+    """The selector of a family's own engine, if it is named; else an empty tuple."""
+    found = name_of(report, path, "selector", given)
+    if found is None or found[0] != own.get("selector"):
+        return found and ()
+    return _own_options(report, path, *found, own.get("selector_options") or {})
 
 
 def _own_options(
@@ -122,29 +124,20 @@ def stored(decoder: DecoderConfig, model: Model) -> dict[str, Any]:
     return {field: value for field, value in values.items() if field in {*honoured, *model.default_decoder}}
 
 
-def _check_names(report: Reporter, path: KeyPath, values: dict[str, Any]) -> bool:
-    known = {"scheduler": sorted(schedulers()), "cache": CACHES}
-    for key, names in known.items():
-        if key in values and values[key] not in names:
-            report.unknown((*path, key), key, values[key], names)
-            return False
-    return True
+def unsound_cache(config: DecoderConfig, attention: str) -> str | None:
+    """What is wrong with a decoder's cache for a family's attention, in words, or null.
+
+    Args:
+        config: decoder.
+        attention: of the family.
+    """
+    needed = CACHES[config.cache].attention if config.cache in CACHES else None
+    if needed is None or needed == attention:
+        return None
+    named = {"full": "full", "block_causal": "block-causal", "causal": "causal"}
+    return f"cache {config.cache} needs {named[needed]} attention, not {named[attention]}"
 
 
 def main_option(entry: selector_registry.SelectorEntry) -> str | None:
     """The option that ``{name: value}`` sets: a selector's only required one, or its only one."""
     return option_specs.main_option(entry.options)
-
-
-def _example(entry: selector_registry.SelectorEntry) -> str:
-    if not entry.options:
-        return f"{entry.name}, without options"
-    return f"{{{entry.name}: {{{', '.join(f'{option}: VALUE' for option in entry.options)}}}}}"
-
-
-def _main_option(entry: selector_registry.SelectorEntry, value: Any) -> dict[str, Any]:
-    name = main_option(entry)
-    if value is None:
-        return {}
-    # Without a main option the value is reported as an option of that name, which does not exist.
-    return {name or str(value): value}

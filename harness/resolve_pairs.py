@@ -8,6 +8,7 @@ from dare_bench.dare.families.registry import get_family
 from dare_bench.harness.errors import shorten
 from dare_bench.harness.grid import Cell, is_excluded
 from dare_bench.harness.reporter import Reporter
+from dare_bench.harness.resolve_decoding import effective, unsound_cache
 from dare_bench.harness.resolved import Decoding, Model, Suite
 
 
@@ -19,6 +20,15 @@ def check_decoders(report: Reporter, suite: Suite) -> None:
         suite: names looked up.
     """
     for (index, decoder), model in itertools.product(enumerate(suite.decoders), suite.models):
+        unsound = unsound_cache(effective(decoder, model), get_family(model.family).attention)
+        if unsound and _has_cells(suite, model, decoder):
+            report.add(
+                ("decoders", index, *(("cache",) if "cache" in decoder.given else ())),
+                f"{unsound} as in the family {model.family}",
+                given=f"{model.name} × {decoder.name}: {effective(decoder, model).cache!r}",
+                allowed=f"auto; or leave the pair out with exclude: [{{model: {model.name}, decoder: {decoder.name}}}]",
+            )
+            continue
         ignored = unhonoured(decoder.given, model.family)
         if not ignored or not _has_cells(suite, model, decoder):
             continue
@@ -44,7 +54,7 @@ def unhonoured(given: tuple[str, ...], family: str) -> list[str]:
     honoured = get_family(family).decoder_fields
     if honoured is None:
         return []
-    return [field for field in given if field not in honoured and field != "selector_options"]
+    return [field for field in given if field not in honoured and not field.endswith("_options")]
 
 
 def _has_cells(suite: Suite, model: Model, decoder: Decoding) -> bool:

@@ -57,6 +57,11 @@ def count(*, default: int | None = None, example: Any = 4) -> Option:
     return Option("a positive whole number", _is_count, default, default is None, example)
 
 
+def natural(*, default: int) -> Option:
+    """A whole number from 0."""
+    return Option("a whole number >= 0", lambda value: _is_count(value) or (value == 0 and type(value) is int), default)
+
+
 def flag() -> Option:
     """True or false, off unless given."""
     return Option("true or false", lambda value: isinstance(value, bool), False)
