@@ -17,6 +17,7 @@ VERBS = {
     "show": "Show one cell: settings, scores, cost, a few answers.",
     "publish": "Write the static leaderboard site.",
     "generate": "Answer one prompt with a model; --trace shows the denoising.",
+    "serve": "Answer OpenAI-compatible requests over HTTP with a model.",
     "export": "Write results as JSON, CSV or JSONL.",
     "conformance": "Compare this installation with recorded values of the released code.",
     "doctor": "Check this machine: packages, devices, shipped weights and data.",
