@@ -21,17 +21,19 @@ PARTS = ("selector", "scheduler", "cache", "editor", "weighting")
 class Cache:
     """A cache policy as the manifest knows it; the engine's table lives beside torch code."""
 
+    summary: str
     attention: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
 
 
 CACHES = {
-    "auto": Cache(),
-    "none": Cache(),
-    "block": Cache("block_causal"),
-    "prefix": Cache("full"),
-    "dual": Cache("full"),
+    "auto": Cache("Block for block-causal attention, else none: exact."),
+    "none": Cache("Every forward feeds everything a row can see."),
+    "block": Cache("Finished blocks are kept, exactly; the block is fed.", "block_causal"),
+    "prefix": Cache("Refreshed at every block; the rest from the block on is fed (Fast-dLLM).", "full"),
+    "dual": Cache("Refreshed at every block; only the block is fed (Fast-dLLM).", "full"),
     "vicinity": Cache(
+        "As dual, with a window around the block (dInfer).",
         "full",
         {"prefix_look": natural(default=16), "after_look": natural(default=16), "warmup_steps": natural(default=4)},
     ),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from dare_bench.dare.decoding.options import Option
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -100,10 +103,32 @@ def _benchmarks() -> Table:
 
 
 def _decoders() -> Table:
-    from dare_bench.dare.decoding.selectors import selectors
+    from dare_bench.dare.decoding import compat, editors, presets, schedulers, selectors, weightings
+    from dare_bench.harness.resolve_parts import CACHES
 
-    rows = [[name, ", ".join(entry.options) or "-", entry.summary] for name, entry in selectors().items()]
-    return ["selector", "options", "summary"], rows
+    parts: dict[str, dict[str, Any]] = {
+        "selector": selectors.selectors(),
+        "scheduler": schedulers.schedulers(),
+        "cache": CACHES,
+        "editor": editors.editors(),
+        "weighting": weightings.weightings(),
+        "compat": compat.QUIRKS,
+    }
+    rows = [
+        [part, name, ", ".join(map(_option, entry.options.items())) or "-", entry.summary]
+        for part, entries in parts.items()
+        for name, entry in entries.items()
+    ]
+    rows += [["preset", entry.name, "any field", entry.summary] for entry in presets.presets().values()]
+    return ["part", "name", "options", "summary"], rows
+
+
+def _option(item: tuple[str, Option]) -> str:
+    """An option with its default, as a manifest would write it."""
+    name, option = item
+    if option.default is None or option.default is False:
+        return name
+    return f"{name}: {option.default}"
 
 
 def _suites() -> Table:
