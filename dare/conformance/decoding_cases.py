@@ -69,10 +69,12 @@ class Case:
         """Per row and generated position, the forward that removed the mask."""
         return self.data.get("first_commit_step") or self.data["step_map"]
 
-    @property
-    def edits(self) -> list[list[int]]:
-        """``[forward, generated position, old, new]`` of every rewrite, in order."""
-        return sorted(self.data.get("edits") or [])
+    def edits(self, row: int) -> list[tuple[int, int, int, int]]:
+        """``(forward, generated position, old, new)`` of every rewrite, in order; only single rows were recorded."""
+        own = [tuple(edit) for edit in self.data.get("edits") or []]
+        prompt = len(self.prompts[row])
+        over = [(call, place - prompt, old, new) for call, place, old, new in self.data.get("overwrites") or []]
+        return sorted(own + over)
 
     @property
     def rewrites(self) -> bool:

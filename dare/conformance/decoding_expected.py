@@ -117,8 +117,8 @@ def last_writes(first: Sequence[int], edits: Sequence[Sequence[int]]) -> list[in
 def _first_written(case: Case, row: int) -> list[int]:
     """The ids before any overwriting."""
     found = list(case.data["output_ids"][row])
-    for _, place, old, _ in sorted(case.data.get("overwrites") or [], reverse=True):
-        found[place - len(case.prompts[row])] = old
+    for _, place, old, _ in reversed(case.edits(row)):
+        found[place] = old
     return found
 
 
@@ -129,13 +129,16 @@ def _expected(case: Case, row: int, dropped: frozenset[int], until: int | None =
         number[call] = kept
         kept += call not in dropped
     probs = data.get("commit_prob") if until is None else None
+    edits = case.edits(row)
+    # Of an overwritten token the record holds the probability in the forward that committed another one there.
+    over = {place for _, place, *_ in edits} if data.get("overwrites") else set()
     width = data["total_length"] - len(case.prompts[row]) if case.by_grid else data["gen_length"]
     return Expected(
         ids=data["output_ids"][row] if until is None else _first_written(case, row),
         steps=[number[step] for step in case.first_commits[row]],
         nfe=kept if until is None else None,
-        probs=None if probs is None else probs[row],
-        edits=[(number[call], *rest) for call, *rest in case.edits] if row == 0 else [],
+        probs=None if probs is None else [None if place in over else prob for place, prob in enumerate(probs[row])],
+        edits=[(number[call], *rest) for call, *rest in edits],
         until=None if until is None else number[until],
         cut=len(data["output_ids"][row]) < width,
     )

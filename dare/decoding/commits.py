@@ -48,6 +48,10 @@ class Committer:
 
     def editable(self, columns: Tensor, tokens: Tensor, inside: Tensor, rows: Tensor) -> Tensor | None:
         """Committed positions of the block that may be rewritten: bool [A, b], or None without an editor."""
+        if "overwrite" in self.compat:  # the published code reaches the whole block, the prompt's part too
+            start, end = self.slots.start[rows][:, None], self.slots.end[rows][:, None]
+            whole = (columns >= start) & (columns < end) & inside.any(1, keepdim=True)
+            return whole & (tokens != self.lm.mask_token_id)
         if not self.edit:
             return None
         return inside & (tokens != self.lm.mask_token_id) & (columns >= self.slots.start[rows][:, None])
@@ -87,10 +91,10 @@ class Committer:
             chosen = torch.where(full[:, None], first & masked, chosen)
         overwritten = None
         if "overwrite" in self.compat:
-            chosen, overwritten = self._uncapped(view, columns, chosen, silent)
+            overwritten = self._uncapped(view, chosen, editable, silent)
         self._write(rows, columns, tokens, chosen, overwritten, proposal)
         rewritten = None
-        if editable is not None:
+        if editable is not None and self.edit:
             sure = proposal["probability"] > self.edit["threshold"]
             rewritten = editable & sure & (proposal["token"] != tokens)
             self._rewrite(rows, columns, tokens, rewritten, proposal)
@@ -112,7 +116,7 @@ class Committer:
         where = (rows[row], place - offsets)
         flat = self.predictor(hidden, blank, self.weighting, where, uniforms)
         grid: dict[str, Tensor] = {}
-        for name in ("token", "probability", "margin", "entropy"):
+        for name in ("token", "probability", "margin", "entropy", "plain"):
             values = getattr(flat, name)
             if values is not None:
                 grid[name] = values.new_zeros(columns.shape)
@@ -158,13 +162,17 @@ class Committer:
         )
 
     def _uncapped(
-        self, view: selectors.BlockView, columns: Tensor, chosen: Tensor, silent: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, view: selectors.BlockView, chosen: Tensor, others: Tensor | None, silent: Tensor
+    ) -> Tensor | None:
         """SDAR's published count is not capped at the masks left: it reaches tokens that are committed already."""
-        lacking = (view.quota - chosen.sum(1)).clamp(min=0).masked_fill(silent, 0)
-        others = ~chosen & (columns < (columns[:, :1] + self.slots.size))
-        rank = others.long().cumsum(1)
-        return chosen, others & (rank <= lacking[:, None])
+        if others is None:
+            return None
+        found = torch.zeros_like(chosen)
+        confidence = view.confidence.masked_fill(~view.candidates, -torch.inf)
+        for row in ((chosen.sum(1) < view.quota) & ~silent).nonzero()[:, 0].tolist():
+            # Which of the equal (infinitely low) values it reaches is decided by `topk` itself.
+            found[row, confidence[row].topk(min(int(view.quota[row]), chosen.shape[1])).indices] = True
+        return found & others
 
     def _write(
         self,
@@ -182,7 +190,7 @@ class Committer:
         slots.ids[at] = new
         # Under `mask_predicted` the mask id may be chosen: the position then stays masked.
         slots.step_map[at] = torch.where(new == self.lm.mask_token_id, slots.step_map[at], slots.nfe[rows][row])
-        slots.confidence[at] = proposal["probability"][row, place]
+        slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
         if overwritten is not None and bool(overwritten.any()):
             self._rewrite(rows, columns, tokens, overwritten, proposal)
 
@@ -196,7 +204,7 @@ class Committer:
         at = (rows[row], columns[row, place])
         old, new = tokens[row, place], proposal["token"][row, place]
         slots.ids[at] = new
-        slots.confidence[at] = proposal["probability"][row, place]
+        slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
         table = torch.stack([rows[row], slots.nfe[rows][row], at[1] - slots.prompt[rows][row], old, new], 1)
         for slot, forward, position, before, after in table.tolist():
             slots.edits[slot].append((forward, position, before, after))
@@ -266,6 +274,10 @@ class Committer:
             left = torch.where(silent, left, left - 1)
             slots.unroll[rows] = left
             slots.extra[rows] = torch.where(done, left, slots.extra[rows])
+
+    def begin(self, rows: Tensor) -> None:
+        """Note that these rows have a new block."""
+        self._settled[rows] = False
 
     def done(self, rows: Tensor) -> Tensor:
         """Which rows' blocks are settled: bool [A]."""

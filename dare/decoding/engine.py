@@ -168,8 +168,10 @@ class Session:
                 break
             key, prompt, seed = self.queue.popleft()
             self.slots.fill(slot, key, prompt, seed)
+            filled = torch.tensor([slot], device=self.slots.device)
+            self.committer.begin(filled)
             if self.weighting is not None:
-                self.weighting.reset(torch.tensor([slot], device=self.slots.device))
+                self.weighting.reset(filled)
             if "torch_rng" in self.decoder.compat:
                 per_mask = self.decoder.selector == "origin"
                 self.published = TorchDraws(seed, self.slots.canvas_of(len(prompt)), per_mask=per_mask)
@@ -199,7 +201,7 @@ class Session:
                     torch.where(behind, place.start, place.end),
                     window.full,
                 )
-                kinds[behind & is_first], kinds[behind & ~is_first] = _KIND["prefill"], _KIND["store"]
+                kinds[behind] = _KIND["prefill"]
         elif self.policy.keeps:
             kinds[window.full] = _KIND["refresh+denoise"]
         closing = slots.extra[rows] > 0
@@ -224,10 +226,9 @@ class Session:
         slots.read[rows] += fed * window.keys
         slots.flops[rows] += forward_flops(self.lm.dims, fed.double(), window.keys.double(), scored.sum(1).double())
         slots.nfe[rows] += 1
-        only_stored = kinds == _KIND["prefill"]
-        only_stored |= (kinds == _KIND["store"]) & (slots.extra[rows] == 0)
-        slots.stored[rows] = torch.where(only_stored, slots.start[rows], slots.stored[rows])
-        slots.extra[rows] = (slots.extra[rows] - 1).clamp(min=0)
+        slots.stored[rows] = torch.where(kinds == _KIND["prefill"], slots.start[rows], slots.stored[rows])
+        slots.stored[rows] = torch.where(kinds == _KIND["store"], slots.end[rows], slots.stored[rows])
+        slots.extra[rows] -= (kinds > _KIND["prefill"]).long()
 
     def _close(self, rows: Tensor) -> list[tuple[Hashable, Generation]]:
         """Move rows whose block is done to their next block, and hand out those that are finished."""
@@ -245,6 +246,7 @@ class Session:
         going = ended[~finished]
         if len(going):
             slots.open_block(going)
+            self.committer.begin(going)
             if self.weighting is not None:
                 self.weighting.reset(going)
         return [(slots.keys[slot], slots.take(slot)) for slot in ended[finished].tolist()]

@@ -21,7 +21,9 @@ class Proposal:
 
     Attributes:
         token: int64 [N].
-        probability: float32 [N], of the token.
+        probability: float32 [N], of the token, as the decoder's settings define confidence.
+        plain: float32 [N] or None, of the token under the model's own logits (temperature 1, after guidance), where that
+            is another number.
         margin: float32 [N] or None, probability of the best minus that of the second.
         entropy: float32 [N] or None, of the distribution, in nats.
     """
@@ -30,6 +32,7 @@ class Proposal:
     probability: Tensor
     margin: Tensor | None = None
     entropy: Tensor | None = None
+    plain: Tensor | None = None
 
 
 class Predictor:
@@ -48,6 +51,8 @@ class Predictor:
         self.needs_entropy = needs_entropy or measure == "entropy"
         self.allows_mask = "mask_predicted" in decoder.compat
         self.ends = torch.tensor(sorted(lm.stop_token_ids), device=lm.device)
+        filters = decoder.temperature > 0 or decoder.top_p is not None or decoder.top_k is not None
+        self.changes = decoder.eos_rule != "plain" or (decoder.confidence == "filtered" and filters)
 
     def __call__(
         self,
@@ -73,9 +78,14 @@ class Predictor:
             if unconditional is not None:
                 blank = self.lm.head(unconditional[cut])
                 logits = blank + (self.decoder.cfg_scale + 1) * (logits - blank)
+            own = logits
             if weighting is not None:
                 logits = weighting.adjust(logits, where[0][cut], where[1][cut])
-            parts.append(self._propose(logits, None if uniforms is None else uniforms(cut)))
+            total = own.logsumexp(-1) if self.changes or own is not logits else None
+            proposal = self._propose(logits, None if uniforms is None else uniforms(cut))
+            if total is not None:
+                proposal.plain = (own.gather(1, proposal.token[:, None])[:, 0] - total).exp().float()
+            parts.append(proposal)
         if not parts:
             empty = hidden.new_zeros(0, dtype=torch.float32)
             return Proposal(
@@ -83,7 +93,7 @@ class Predictor:
             )
         joined = {
             name: None if getattr(parts[0], name) is None else torch.cat([getattr(part, name) for part in parts])
-            for name in ("token", "probability", "margin", "entropy")
+            for name in ("token", "probability", "margin", "entropy", "plain")
         }
         return Proposal(**joined)  # type: ignore[arg-type]
 

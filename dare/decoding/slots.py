@@ -99,7 +99,7 @@ class Slots:
 
     def open_block(self, rows: Tensor) -> None:
         """Move some rows to their next block."""
-        self.stored[rows] = torch.where(self.block[rows] >= 0, self.start[rows], 0)
+        self.stored[rows] = torch.maximum(self.stored[rows], self.start[rows])
         self.start[rows] = self.end[rows]
         self.block[rows] += 1
         if self.layout:
