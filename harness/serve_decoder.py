@@ -1,4 +1,4 @@
-"""Decoder settings of a request: OpenAI's sampling keys, and `decoder` with the fields of the engine. Imports no torch."""
+"""Decoder settings of a request: OpenAI's sampling keys, and `decoder` as in a manifest. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from typing import Any
 from dare_bench.dare.decoding import selectors
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.harness.errors import nearest, shorten
-from dare_bench.harness.resolve_decoding import main_option
+from dare_bench.harness.manifest import DecoderFields
+from dare_bench.harness.manifest_problems import allowed_of
+from dare_bench.harness.manifest_yaml import Document
+from dare_bench.harness.reporter import Reporter
+from dare_bench.harness.resolve_decoding import resolve_fields
 from dare_bench.harness.resolve_pairs import unhonoured
+from dare_bench.harness.resolve_parts import PARTS
 from dare_bench.harness.serve_errors import Refusal
-from dare_bench.harness.settings import build, field_types
+from dare_bench.harness.settings import build
+from pydantic import ValidationError
 
 #: OpenAI's key -> field of the decoder.
 _OPENAI = {
@@ -66,8 +72,8 @@ def decoder_of(body: Mapping[str, Any], default: DecoderConfig, family: str) -> 
 
 
 def _own(given: Any, default: DecoderConfig) -> dict[str, Any]:
-    """The key `decoder`; a selector may be a name, ``{name: value}`` or ``{name: {option: value}}``."""
-    known = sorted(set(field_types(DecoderConfig)) - {"name"})
+    """The key `decoder`, written as in a manifest; a part's options may also stand in ``<part>_options``."""
+    known = [*DecoderFields.model_fields, *(f"{part}_options" for part in PARTS)]
     if not isinstance(given, dict):
         said = f"decoder is {shorten(given)}; allowed: an object with {', '.join(known)}"
         raise Refusal(400, said, param="decoder", code="invalid_value")
@@ -77,48 +83,43 @@ def _own(given: Any, default: DecoderConfig) -> dict[str, Any]:
             hint = f" (did you mean {near}?)" if near else ""
             said = f"unknown decoder option {shorten(key)}{hint}; allowed: {', '.join(known)}"
             raise Refusal(400, said, param=f"decoder.{key}", code="unknown_key")
-    values = dict(given)
-    if "selector" in values:
-        name, options = _selector(values["selector"])
-        if options is not None and "selector_options" in values:
-            said = "decoder.selector holds options, and decoder.selector_options does; give one of them"
-            raise Refusal(400, said, param="decoder.selector_options", code="given_twice")
-        # The options of another rule do not carry over.
-        kept = default.selector_options if name == default.selector else {}
-        values["selector"] = name
-        values["selector_options"] = values.get("selector_options", options if options is not None else kept)
-    if {"selector", "selector_options"} & set(values):
-        _check_selector(values.get("selector", default.selector), values["selector_options"], default)
-    return values
-
-
-def _selector(value: Any) -> tuple[Any, dict[str, Any] | None]:
-    if not isinstance(value, dict):
-        return value, None
-    if len(value) != 1:
-        said = f"decoder.selector is {shorten(value)}; allowed: {{name: value}} with one name"
-        raise Refusal(400, said, param="decoder.selector", code="invalid_value")
-    name, options = next(iter(value.items()))
-    entry = selectors.selectors().get(name)
-    if entry is not None and not isinstance(options, dict):
-        main = main_option(entry)
-        if main is None and options is not None:
-            known = ", ".join(entry.options) or "(none)"
-            said = f"decoder.selector {name} is {shorten(options)}; allowed: its options by name: {known}"
-            raise Refusal(400, said, param="decoder.selector", code="invalid_value")
-        options = {} if options is None else {str(main): options}
-    return name, options
-
-
-def _check_selector(name: Any, options: Any, default: DecoderConfig) -> None:
-    """Refuse what the table of rules does not hold; a rule of the family's own engine is the engine's to check."""
-    if name == default.selector and name not in selectors.selectors():
-        return
+    values = _folded(given, default)
     try:
-        selectors.resolve(name, options)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        said = f"decoder.selector {shorten(name)} with {shorten(options)}: {error}"
-        raise Refusal(400, said, param="decoder.selector", code="invalid_value") from error
+        item = DecoderFields.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = f"decoder.{first['loc'][0]}"
+        allowed = "a name, {name: value} or {name: {option: value}}" if first["loc"][0] in PARTS else allowed_of(first)
+        said = f"{param} is {shorten(values[str(first['loc'][0])])}; allowed: {allowed}"
+        raise Refusal(400, said, param=param, code="invalid_value") from error
+    report = Reporter(Document("request", "", {"decoder": values}))
+    own = {"selector": default.selector, "selector_options": default.selector_options}
+    is_own = default.selector not in selectors.selectors()  # a rule of the family's own engine
+    fields = resolve_fields(report, ("decoder",), item, own if is_own else None)
+    if fields is None:
+        problem = report.problems[0]
+        said = f"{problem.key}: {problem.message}" + (f": {problem.given}" if problem.given else "")
+        said += f"; allowed: {problem.allowed}" if problem.allowed else ""
+        said += f"; did you mean {problem.nearest}?" if problem.nearest else ""
+        raise Refusal(400, said, param=problem.key, code="invalid_value")
+    return fields
+
+
+def _folded(given: Mapping[str, Any], default: DecoderConfig) -> dict[str, Any]:
+    """``selector`` and ``selector_options`` as ``selector: {name: options}``, and so for every part."""
+    values = {key: value for key, value in given.items() if not key.endswith("_options")}
+    for part in PARTS:
+        key = f"{part}_options"
+        name = values.get(part, getattr(default, part))
+        if key not in given:
+            if part in values and name == getattr(default, part):
+                values[part] = {name: dict(getattr(default, key))}  # the same rule keeps the server's options
+            continue
+        if not isinstance(given[key], dict) or not isinstance(name, str):
+            said = f"decoder.{key} is {shorten(given[key])}; allowed: an object, beside the name of the {part}"
+            raise Refusal(400, said, param=f"decoder.{key}", code="invalid_value")
+        values[part] = {name: given[key]}
+    return values
 
 
 def _sampling(key: str, value: Any) -> Any:

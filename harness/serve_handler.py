@@ -38,6 +38,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 75
     disable_nagle_algorithm = True
     server: Server
+    _is_streaming = False
 
     @property
     def service(self) -> Service:
@@ -78,6 +79,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library finds wrong with a request line or its headers, in JSON like everything else."""
         self.close_connection = True
+        self.request_version = self.protocol_version  # of a request line that could not be read: answer in full
         status = 405 if int(code) == 501 else int(code)
         self._refuse(Refusal(status, message or "the request cannot be read", code="bad_request"))
 
@@ -94,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
                 self.close_connection = True
+                if self._is_streaming:  # its headers are sent: all that is left is to break off
+                    return
                 self._refuse(Refusal(500, f"internal error: {type(error).__name__}: {error}", code="internal"))
 
     def _answer(self, method: str, path: str) -> None:
@@ -202,10 +206,12 @@ class Handler(BaseHTTPRequestHandler):
                     self._give_up(reply)
                     return
             self.wfile.write(b"0\r\n\r\n")
+            self._is_streaming = False
         except OSError:
             self._give_up(reply)
 
     def _open_stream(self) -> None:
+        self._is_streaming = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
