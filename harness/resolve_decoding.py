@@ -15,7 +15,7 @@ from dare_bench.harness.errors import shorten
 from dare_bench.harness.manifest import DecoderFields, DecoderItem
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
-from dare_bench.harness.resolve_parts import CACHES, PARTS, name_of, resolve_part
+from dare_bench.harness.resolve_parts import PARTS, name_of, resolve_part
 from dare_bench.harness.resolved import Decoding, Model
 from dare_bench.harness.settings import build, plain
 
@@ -122,20 +122,6 @@ def stored(decoder: DecoderConfig, model: Model) -> dict[str, Any]:
     if honoured is None:
         return values
     return {field: value for field, value in values.items() if field in {*honoured, *model.default_decoder}}
-
-
-def unsound_cache(config: DecoderConfig, attention: str) -> str | None:
-    """What is wrong with a decoder's cache for a family's attention, in words, or null.
-
-    Args:
-        config: decoder.
-        attention: of the family.
-    """
-    needed = CACHES[config.cache].attention if config.cache in CACHES else None
-    if needed is None or needed == attention:
-        return None
-    named = {"full": "full", "block_causal": "block-causal", "causal": "causal"}
-    return f"cache {config.cache} needs {named[needed]} attention, not {named[attention]}"
 
 
 def main_option(entry: selector_registry.SelectorEntry) -> str | None:

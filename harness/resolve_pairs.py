@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+from dare_bench.dare.decoding import fit
 from dare_bench.dare.families.registry import get_family
 from dare_bench.harness.errors import shorten
 from dare_bench.harness.grid import Cell, is_excluded
 from dare_bench.harness.reporter import Reporter
-from dare_bench.harness.resolve_decoding import effective, unsound_cache
+from dare_bench.harness.resolve_decoding import effective
 from dare_bench.harness.resolved import Decoding, Model, Suite
 
 
@@ -20,13 +21,17 @@ def check_decoders(report: Reporter, suite: Suite) -> None:
         suite: names looked up.
     """
     for (index, decoder), model in itertools.product(enumerate(suite.decoders), suite.models):
-        unsound = unsound_cache(effective(decoder, model), get_family(model.family).attention)
+        family = get_family(model.family)
+        settings = effective(decoder, model)
+        unsound = fit.problems(settings, family.attention, family.shift) if family.decoder_fields is None else []
         if unsound and _has_cells(suite, model, decoder):
+            problem = unsound[0]
             report.add(
-                ("decoders", index, *(("cache",) if "cache" in decoder.given else ())),
-                f"{unsound} as in the family {model.family}",
-                given=f"{model.name} × {decoder.name}: {effective(decoder, model).cache!r}",
-                allowed=f"auto; or leave the pair out with exclude: [{{model: {model.name}, decoder: {decoder.name}}}]",
+                ("decoders", index, *((problem.field,) if problem.field in decoder.given else ())),
+                f"{problem.said} (family {model.family})",
+                given=f"{model.name} × {decoder.name}: {shorten(getattr(settings, problem.field))}",
+                allowed=f"{problem.allowed}; or leave the pair out with "
+                f"exclude: [{{model: {model.name}, decoder: {decoder.name}}}]",
             )
             continue
         ignored = unhonoured(decoder.given, model.family)

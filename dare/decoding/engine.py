@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
-from dare_bench.dare.decoding import caches, editors, request, schedulers, selectors, weightings
+from dare_bench.dare.decoding import caches, editors, fit, request, schedulers, selectors, weightings
 from dare_bench.dare.decoding.commits import Committer
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.cost import forward_flops
@@ -255,7 +255,7 @@ class Session:
 def _check_fit(lm: DiffusionLM, decoder: DecoderConfig, slots: int) -> None:
     if lm.mask_token_id < 0:
         raise ValueError(f"family {lm.family.name!r} has no mask token: this engine decodes masked diffusion models")
-    if decoder.editor != "none" and not lm.is_block_causal:
-        raise ValueError(f"editor {decoder.editor!r} needs block-causal attention, family {lm.family.name!r} has none")
+    for problem in fit.problems(decoder, lm.family.attention, lm.family.shift):
+        raise ValueError(f"{problem.said} (family {lm.family.name}); {problem.field}: {problem.allowed}")
     if "torch_rng" in decoder.compat and slots != 1:
         raise ValueError("compat torch_rng draws for one row only: use batch_size=1")

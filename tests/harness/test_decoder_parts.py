@@ -73,7 +73,7 @@ def decode(tmp_path: Path) -> Callable[..., Decoding]:
     ],
 )
 def test_parts(decode, fields, name, options):
-    decoder = decode(fields)
+    decoder = decode(fields, "random-sdar" if fields.startswith("editor") else "random-llada")
     part = fields.partition(":")[0]
     assert getattr(decoder.config, part) == name
     assert getattr(decoder.config, f"{part}_options") == options
@@ -83,13 +83,14 @@ def test_parts(decode, fields, name, options):
 def test_other_fields(decode):
     decoder = decode(
         "cfg_scale: 1.5, top_p: 0.95, top_k: 6, confidence: filtered, eos_rule: last, early_stop: fill, "
-        "compat: {unroll: {maximum: 2}, factor_last: }"
+        "selector: {factor: 1}, compat: {unroll: {maximum: 2}, factor_last: }"
     )
     config = decoder.config
     assert (config.cfg_scale, config.top_p, config.top_k) == (1.5, 0.95, 6)
     assert (config.confidence, config.eos_rule, config.early_stop) == ("filtered", "last", "fill")
     assert config.compat == {"unroll": {"maximum": 2, "expected_tpf": 8}, "factor_last": {}}
-    assert decode("compat: [factor_last, extra_forward]").config.compat == {"factor_last": {}, "extra_forward": {}}
+    quirks = decode("selector: {factor: 1}, cache: dual, compat: [factor_last, extra_forward]").config.compat
+    assert quirks == {"factor_last": {}, "extra_forward": {}}
 
 
 def test_presets_are_overridden_field_by_field(decode):
@@ -134,6 +135,11 @@ def test_every_preset_names_parts_that_exist(decode, name):
         ("eos_rule: always", ["decoders[0].eos_rule", "'always'", "never"]),
         ("early_stop: later", ["decoders[0].early_stop", "fill"]),
         ("cache: block", ["cache block needs block-causal attention, not full", "random-llada", "auto"]),
+        ("editor: {token_editing: 0.5}", ["decoders[0].editor", "token_editing needs block-causal attention", "none"]),
+        ("preset: llada2.1_speed", ["editor token_editing needs block-causal attention", "exclude"]),
+        ("compat: [factor_last]", ["decoders[0].compat", "factor_last needs selector factor", "leave it out"]),
+        ("compat: [dream_window], cache: dual", ["dream_window needs a family of shifted logits"]),
+        ("compat: [separate_store]", ["separate_store needs block-causal attention and the cache block"]),
     ],
 )
 def test_what_is_refused(decode, fields, said):
