@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dare_bench.dare.conformance import decoding_expected as expect
-from dare_bench.dare.conformance.decoding_cases import FILLED, NEVER, Case, read_cases
+from dare_bench.dare.conformance.decoding_cases import Case, read_cases
 from dare_bench.dare.conformance.decoding_expected import Expected
 from dare_bench.dare.conformance.decoding_outcome import Replay
 from dare_bench.dare.conformance.decoding_samplers import Mapped, map_case
 from dare_bench.dare.decoding import dispatch
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.decoding.generation import Generation
+from dare_bench.dare.decoding.generation import FILLED, NEVER, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.facts import Overrides
 from dare_bench.dare.families.loading import load

@@ -11,8 +11,6 @@ from typing import Any
 from dare_bench.dare.conformance.layout import BadReference
 
 LAYOUT = "expected one sub-folder per case with case.json, and the networks that these name"
-#: Step of a position that was never committed, and of one that was filled behind an end token.
-NEVER, FILLED = -1, -2
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "case": (str,), "model": (str,), "source": (dict,), "settings": (dict,), "mask_id": (int,), "eos_id": (int,),
@@ -134,7 +132,7 @@ def _check(case: Case) -> None:
             )
     if len(data["forwards"]) != data["nfe"]:
         raise BadReference(f"{path}: {len(data['forwards'])} forwards are listed, nfe is {data['nfe']}")
-    last = max((step for row in data["step_map"] for step in row), default=NEVER)
+    last = max((step for row in data["step_map"] for step in row), default=-1)
     if last >= data["nfe"]:
         raise BadReference(f"{path}: step_map names forward {last} of {data['nfe']} (counted from 0)")
     if not (case.network / "config.json").is_file():

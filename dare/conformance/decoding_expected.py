@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dare_bench.dare.conformance.decoding_cases import FILLED, NEVER, Case
+from dare_bench.dare.conformance.decoding_cases import Case
+from dare_bench.dare.decoding.generation import FILLED, NEVER
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from dare_bench.dare.decoding import schedulers, selectors
 from dare_bench.dare.decoding.draws import Draws
+from dare_bench.dare.decoding.generation import FILLED
 from dare_bench.dare.decoding.predict import Predictor, Proposal
-from dare_bench.dare.decoding.slots import FILLED, Slots
+from dare_bench.dare.decoding.slots import Slots
 from torch import Tensor
 
 

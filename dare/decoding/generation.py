@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 #: -1: never committed; -2: set to the end token behind an earlier one (early_stop: fill), not chosen by the network.
 #: Later blocks of a row that stopped early are cut off, not filled. An edited token keeps the forward that unmasked it.
 STEP_CONVENTION = "row-forward-0"
+NEVER, FILLED = -1, -2
 
 
 @dataclass

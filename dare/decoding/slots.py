@@ -7,14 +7,13 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.decoding.generation import Cost, Generation
+from dare_bench.dare.decoding.generation import NEVER, Cost, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from torch import Tensor
 
 #: Kinds of forwards, by code.
 KINDS = ("denoise", "prefill+denoise", "store+denoise", "refresh+denoise", "prefill", "store", "wasted")
-NEVER, FILLED = -1, -2
 _PER_SLOT = (
     "prompt", "canvas", "start", "end", "view", "block", "step", "steps", "masks", "committed", "posts", "stored", "nfe",
     "seeds", "fed", "read", "edits_done", "extra", "unroll",
