@@ -52,7 +52,8 @@ def decoder_of(body: Mapping[str, Any], default: DecoderConfig, family: str) -> 
             said = f"{key} is {shorten(value)}, {origin[field]} is {shorten(given[field])}; give one of them"
             raise Refusal(400, said, param=key, code="given_twice")
         given[field], origin[field] = value, key
-    ignored = unhonoured(tuple(field for field in given if given[field] is not None), family)
+    changed = tuple(field for field, value in given.items() if value is not None and value != getattr(default, field))
+    ignored = unhonoured(changed, family)
     if ignored:
         named = ", ".join(origin[field] for field in ignored)
         said = f"{named}: the family {family} decodes by its own procedure and does not honour it; leave it out"

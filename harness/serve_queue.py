@@ -106,6 +106,7 @@ class Scheduler:
         self._running: dict[Row, tuple[Ticket, str]] = {}
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._stopped = False
+        self._logged: set[str] = set()
         self._open: Callable[[DecoderConfig], Session] | None = None
 
     @property
@@ -229,7 +230,9 @@ class Scheduler:
         if isinstance(error, ValueError | UnknownName):
             refusal = Refusal(400, str(error.args[0] if error.args else error), code="invalid_decoder")
         else:
-            traceback.print_exception(error, file=sys.stderr)
+            if repr(error) not in self._logged:  # a crowd meets the same error: its traceback is printed once
+                self._logged.add(repr(error))
+                traceback.print_exception(error, file=sys.stderr)
             said = f"decoding failed: {type(error).__name__}: {error}; see the server's log"
             refusal = Refusal(500, said, code="decoding_failed")
         for ticket in tickets:

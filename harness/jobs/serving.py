@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 from collections.abc import Hashable, Mapping, Sequence
@@ -26,7 +27,10 @@ class ServedModel:
 
     def __init__(self, folder: str, family: str, *, device: str, dtype: str, slots: int) -> None:
         from dare_bench.dare.families.loading import load
+        from dare_bench.dare.families.registry import get_family
 
+        # Now, not at the first request: what is wrong with an installation must show at the start.
+        importlib.import_module(f"dare_bench.dare.decoding.{get_family(family).engine}")
         kind = "float32" if dtype == "auto" and device == "cpu" else dtype
         self.lm: DiffusionLM = load(folder, family=family, device=device, dtype=kind)
         self.slots = slots

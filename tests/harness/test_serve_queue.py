@@ -493,3 +493,26 @@ def test_rows_of_a_request_that_failed_do_not_enter() -> None:
 def test_no_torch_is_loaded() -> None:
     code = "import sys, dare_bench.harness.serve, dare_bench.harness.commands.serve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_family_with_a_procedure_of_its_own() -> None:
+    from dare_bench.dare.families.registry import get_family
+    from dare_bench.harness.serve_decoder import decoder_of
+
+    default = DecoderConfig(**{**get_family("diffusion_gemma").default_decoder, "gen_length": 8})
+    body = {"decoder": {"steps_per_block": 3, "selector_options": {"entropy_bound": 0.2}}, "top_p": 1}
+    found = decoder_of(body, default, "diffusion_gemma")
+    assert found.steps_per_block == 3 and found.selector == default.selector
+    assert found.selector_options == {**default.selector_options, "entropy_bound": 0.2}
+    for refused in ({"top_p": 0.5}, {"decoder": {"selector": {"threshold": 0.9}}}, {"decoder": {"cache": "none"}}):
+        with pytest.raises(Refusal, match="does not honour it"):
+            decoder_of(refused, default, "diffusion_gemma")
+
+
+def test_a_preset_is_the_published_decoder() -> None:
+    from dare_bench.dare.decoding.presets import get
+    from dare_bench.harness.serve_decoder import decoder_of
+
+    found = decoder_of({"decoder": {"preset": "fastdllm_dual", "block_length": 16}}, DECODER, "llada")
+    wanted = {**get("fastdllm_dual").fields, "block_length": 16, "gen_length": 8}
+    assert {name: getattr(found, name) for name in wanted} == wanted
