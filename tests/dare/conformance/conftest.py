@@ -1,10 +1,12 @@
-"""Folders in the layout of recorded values, made from tiny random models by `plain_network.py`."""
+"""Folders in the layout of recorded values, made from tiny random models by `plain_network.py` and `plain_sampler.py`."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +31,16 @@ def made(tmp_path_factory, tiny, plain) -> Callable[[str], Path]:
         return done[family]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sampler() -> ModuleType:
+    """Module `plain_sampler.py` beside this file: published samplers as loops over single forwards."""
+    spec = importlib.util.spec_from_file_location("plain_sampler", Path(__file__).with_name("plain_sampler.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write(folder: Path, lm: Any, plain: Any) -> None:
