@@ -100,7 +100,8 @@ for _cache, _said in (
         f"fastdllm_factor_{_cache}", LLADA, _NVLABS, f"As many as the factor rule allows (factor 1); {_said}.",
         selector="factor", selector_options={"factor": 1.0}, **_kept,
     )  # fmt: skip
-_DREAM_BLOCK = {"gen_length": 512, "block_length": 512, "steps_per_block": 512}
+# One block of all tokens, one step per token: a smaller gen_length makes both smaller.
+_DREAM_BLOCK = {"gen_length": 512, "block_length": 512}
 _add(
     "fastdllm_dream_none", DREAM, _NVLABS, "Of the tokens that are due in a step, those above 0.9 and the best one.",
     selector="threshold", selector_options={"threshold": 0.9, "within_quota": True}, scheduler="cumulative",

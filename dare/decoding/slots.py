@@ -109,6 +109,8 @@ class Slots:
             size = torch.full_like(rows, self.size)
             steps = torch.full_like(rows, self.default_steps)
         self.end[rows] = torch.minimum(self.start[rows] + size, self.canvas[rows])
+        if self.decoder.steps_per_block is None and not self.lm.is_block_causal and not self.layout:
+            steps = self.end[rows] - self.start[rows]  # one token per step, also in a block that the canvas cuts
         self.steps[rows] = steps
         # Under `mask_predicted` masks of earlier blocks go on competing.
         leftovers = "mask_predicted" in self.decoder.compat

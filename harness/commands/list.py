@@ -119,7 +119,10 @@ def _decoders() -> Table:
         for part, entries in parts.items()
         for name, entry in entries.items()
     ]
-    rows += [["preset", entry.name, "any field", entry.summary] for entry in presets.presets().values()]
+    for entry in presets.presets().values():
+        rows.append(
+            ["preset", entry.name, "any field", f"{entry.summary} {', '.join(entry.families)}: {entry.source}."]
+        )
     return ["part", "name", "options", "summary"], rows
 
 

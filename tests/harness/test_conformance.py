@@ -29,8 +29,14 @@ def touch(folder: Path, *names: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(("--help",), 0), (("families", "--help"), 0), (("families", "nowhere"), 2)],
-    ids=["group", "subject", "folder"],
+    [
+        (("--help",), 0),
+        (("families", "--help"), 0),
+        (("families", "nowhere"), 2),
+        (("decoding", "--help"), 0),
+        (("decoding", "nowhere"), 2),
+    ],
+    ids=["group", "families", "families folder", "decoding", "decoding folder"],
 )
 def test_torch_is_not_loaded_for_help_and_for_a_wrong_folder(
     arguments: tuple[str, ...], code: int, tmp_path: Path
