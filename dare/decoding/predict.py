@@ -81,10 +81,10 @@ class Predictor:
             own = logits
             if weighting is not None:
                 logits = weighting.adjust(logits, where[0][cut], where[1][cut])
-            total = own.logsumexp(-1) if self.changes or own is not logits else None
+            kept = _spread(own) if self.changes or own is not logits else None
             proposal = self._propose(logits, None if uniforms is None else uniforms(cut))
-            if total is not None:
-                proposal.plain = (own.gather(1, proposal.token[:, None])[:, 0] - total).exp().float()
+            if kept is not None:
+                proposal.plain = _share(*kept, proposal.token).float()
             parts.append(proposal)
         if not parts:
             empty = hidden.new_zeros(0, dtype=torch.float32)
@@ -107,28 +107,51 @@ class Predictor:
             filtered = keep_top_p(filtered, decoder.top_p)
         if decoder.top_k is not None:
             filtered = keep_top_k(filtered, decoder.top_k)
-        choice = filtered
-        if not self.allows_mask and self.lm.mask_token_id >= 0:
-            # The mask id stays in the softmax, as published, but is never chosen.
-            column = torch.arange(choice.shape[1], device=choice.device) == self.lm.mask_token_id
-            choice = choice.masked_fill(column, -torch.inf)
-        if uniforms is not None:
-            choice = choice.double() - (-uniforms.log()).log()
-        token = choice.argmax(-1)
+        if uniforms is None:
+            token = self._best(filtered)
+        else:
+            token = self._best(filtered.double() - (-uniforms.log()).log())
         basis = filtered if decoder.confidence == "filtered" else logits
         if decoder.eos_rule == "last":
             basis = basis.index_fill(1, self.ends, -torch.inf)
-        total = basis.logsumexp(-1)
-        probability = (basis.gather(1, token[:, None])[:, 0] - total).exp().float()
+        spread, total = _spread(basis)
+        probability = _share(spread, total, token).float()
         margin = entropy = None
         if self.needs_margin or self.needs_entropy:
-            spread = (basis - total[:, None]).exp()
+            shares = spread / total[:, None].to(spread.dtype)
             if self.needs_margin:
-                best = spread.topk(2, dim=-1).values
+                best = shares.topk(2, dim=-1).values
                 margin = (best[:, 0] - best[:, 1]).float()
             if self.needs_entropy:
-                entropy = -(spread * (spread + 1e-10).log()).sum(-1).float()
+                entropy = -(shares * (shares + 1e-10).log()).sum(-1).float()
         return Proposal(token, probability, margin, entropy)
+
+    def _best(self, scores: Tensor) -> Tensor:
+        """The best token of each row, never the mask id. (`max` is twice as fast as `argmax` on a CPU.)"""
+        mask = self.lm.mask_token_id
+        if self.allows_mask or mask < 0:
+            return scores.max(-1).indices
+        # The mask id stays in the softmax, as published, but is never chosen: its column is away for a moment.
+        held = scores[:, mask].clone()
+        scores[:, mask] = -torch.inf
+        token = scores.max(-1).indices
+        scores[:, mask] = held
+        return token
+
+
+def _spread(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax before its division: exp(logit - best) [N, V], and the sums, float64 [N].
+
+    Sums in float64 keep apart probabilities close to one, and it is several times faster than `logsumexp` on a CPU.
+    """
+    best = logits.max(-1, keepdim=True).values
+    spread = (logits - best).exp_()
+    return spread, spread.sum(-1, dtype=torch.float64)
+
+
+def _share(spread: Tensor, total: Tensor, token: Tensor) -> Tensor:
+    """Probability of one token per row, float64 [N]."""
+    return spread.gather(1, token[:, None])[:, 0].double() / total
 
 
 def keep_top_p(logits: Tensor, top_p: float) -> Tensor:

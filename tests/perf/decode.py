@@ -11,6 +11,7 @@ other. CPU seconds are the figures to trust on a shared machine. ``--growth`` ad
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -176,7 +177,7 @@ def growth(lm: DiffusionLM, options: argparse.Namespace) -> None:
     print(f"\nCPU seconds of one row by generated tokens {lengths}; quota, one token per step, and threshold")
     for mode in options.modes:
         seconds = [ours(lm, [prompt], mode, options, length)["cpu"] for length in lengths]
-        growths = [f"x{after / before:.2f}" for before, after in zip(seconds, seconds[1:], strict=False)]
+        growths = [f"x{after / before:.2f}" for before, after in itertools.pairwise(seconds)]
         print(f"  {mode:11}" + "".join(f"{value:9.2f}" for value in seconds) + "   " + " ".join(growths), flush=True)
 
 
@@ -219,8 +220,8 @@ def main() -> None:
         if peers is None:
             print("no --peers: ours alone", file=sys.stderr)
         print(
-            f"{'threads':>7}  {'mode':11}{'who':11}{'cpu s':>9}{'wall s':>9}{'nfe':>7}{'fed':>9}{'tok/cpu s':>10}{'tok/s':>10}"
-            f"{'ms/fwd':>9}{'x cpu':>8}{'x wall':>8}  equal rows"
+            f"{'threads':>7}  {'mode':11}{'who':11}{'cpu s':>9}{'wall s':>9}{'nfe':>7}{'fed':>9}{'tok/cpu s':>10}"
+            f"{'tok/s':>10}{'ms/fwd':>9}{'x cpu':>8}{'x wall':>8}  equal rows"
         )
         lines = compare(lm, peers, options)
         if options.growth:
