@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +14,33 @@ from dare_bench.dare.decoding.generation import FILLED
 from dare_bench.dare.decoding.predict import Predictor, Proposal
 from dare_bench.dare.decoding.slots import Slots
 from torch import Tensor
+
+
+@dataclass
+class Look:
+    """What a forward of A rows saw in their blocks of b positions.
+
+    Attributes:
+        rows: int64 [A], slots.
+        now: their numbers and flags before the forward (`Slots.at`).
+        columns: int64 [A, b], canvas positions.
+        tokens: int64 [A, b], what stood there.
+        masked: bool [A, b], candidates.
+        editable: bool [A, b] or None.
+        scored: int64 [N], [N]: rows (0 ... A-1) and places of masked and editable positions, row by row.
+        full: bool [A], the forward fed the whole canvas.
+        silent: bool [A], forwards that commit nothing.
+    """
+
+    rows: Tensor
+    now: SimpleNamespace
+    columns: Tensor
+    tokens: Tensor
+    masked: Tensor
+    editable: Tensor | None
+    scored: tuple[Tensor, Tensor]
+    full: Tensor
+    silent: Tensor
 
 
 class Committer:
@@ -45,120 +74,95 @@ class Committer:
         self.edit, self.weighting, self.draws = dict(edit), weighting, draws
         self.stops = torch.tensor(sorted(self.lm.stop_token_ids), device=slots.device)
         self.compat = self.decoder.compat
+        #: Some forwards commit nothing: those that published loops run behind a finished block, or to store it.
+        self.wastes = bool({"separate_store", "extra_forward", "unroll"} & set(self.compat))
         self._settled = torch.zeros(slots.count, dtype=torch.bool, device=slots.device)
 
-    def editable(self, columns: Tensor, tokens: Tensor, inside: Tensor, rows: Tensor) -> Tensor | None:
+    def editable(self, columns: Tensor, tokens: Tensor, inside: Tensor, now: SimpleNamespace) -> Tensor | None:
         """Committed positions of the block that may be rewritten: bool [A, b], or None without an editor."""
         if "overwrite" in self.compat:  # the published code reaches the whole block, the prompt's part too
-            start, end = self.slots.start[rows][:, None], self.slots.end[rows][:, None]
-            whole = (columns >= start) & (columns < end) & inside.any(1, keepdim=True)
+            whole = (columns >= now.start[:, None]) & (columns < now.end[:, None]) & inside.any(1, keepdim=True)
             return whole & (tokens != self.lm.mask_token_id)
         if not self.edit:
             return None
-        return inside & (tokens != self.lm.mask_token_id) & (columns >= self.slots.start[rows][:, None])
+        return inside & (tokens != self.lm.mask_token_id) & (columns >= now.start[:, None])
 
-    def __call__(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        tokens: Tensor,
-        masked: Tensor,
-        editable: Tensor | None,
-        hidden: Tensor,
-        blank: Tensor | None,
-        full: Tensor,
-        silent: Tensor,
-    ) -> None:
+    def __call__(self, look: Look, hidden: Tensor, blank: Tensor | None) -> None:
         """Commit after a forward.
 
         Args:
-            rows: int64 [A], slots.
-            columns: int64 [A, b], canvas positions.
-            tokens: int64 [A, b], what the forward saw there.
-            masked: bool [A, b], candidates.
-            editable: bool [A, b] or None.
-            hidden, blank: [N, d], states at masked and editable positions; of the rows without prompt, or None.
-            full: bool [A], the forward fed the whole canvas.
-            silent: bool [A], forwards that commit nothing.
+            look: what it saw.
+            hidden, blank: [N, d], states at the scored positions; of the rows without prompt, or None.
         """
-        slots = self.slots
-        scored = masked if editable is None else masked | editable
-        proposal, measure = self._propose(rows, columns, scored, hidden, blank)
-        view = self._view(rows, columns, masked, proposal, measure)
+        slots, rows, now = self.slots, look.rows, look.now
+        proposal, measure = self._propose(look, hidden, blank)
+        view = self._view(look, proposal, measure)
         chosen = self.selector.function(view, **self.options)
         if "dream_window" in self.compat:
             # The refreshing forward is the only one that sees the block's first position.
-            first = columns == slots.start[rows][:, None]
-            chosen = torch.where(full[:, None], first & masked, chosen)
+            first = look.columns == now.start[:, None]
+            chosen = torch.where(look.full[:, None], first & look.masked, chosen)
         overwritten = None
         if "overwrite" in self.compat:
-            overwritten = self._uncapped(view, chosen, editable, silent)
-        self._write(rows, columns, tokens, chosen, overwritten, proposal)
+            overwritten = self._uncapped(view, chosen, look.editable, look.silent)
+        self._write(look, chosen, overwritten, proposal)
         rewritten = None
-        if editable is not None and self.edit:
+        if look.editable is not None and self.edit:
             sure = proposal["probability"] > self.edit["threshold"]
-            rewritten = editable & sure & (proposal["token"] != tokens)
-            self._rewrite(rows, columns, tokens, rewritten, proposal)
-        slots.committed[rows] += chosen.sum(1)
+            rewritten = look.editable & sure & (proposal["token"] != look.tokens)
+            self._rewrite(look, rewritten, proposal)
+        slots.committed[rows] = now.committed + chosen.sum(1)
         if self.decoder.early_stop == "fill":
-            self._fill(rows, ~silent & (~full | (slots.decoder.cache in ("none", "auto"))))
-        self._after(rows, masked, rewritten, silent)
+            self._fill(rows, ~look.silent & (~look.full | (slots.decoder.cache in ("none", "auto"))))
+        self._after(look, chosen, rewritten)
 
-    def _propose(
-        self, rows: Tensor, columns: Tensor, scored: Tensor, hidden: Tensor, blank: Tensor | None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def _propose(self, look: Look, hidden: Tensor, blank: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
         """Proposals on the grid [A, b], and the measure that the selector sorts by."""
-        slots = self.slots
+        now, (row, place) = look.now, look.scored
         uniforms = None
         if self.decoder.temperature > 0:
-            uniforms = self.draws().tokens(rows, columns, scored, slots.nfe[rows], self.lm.vocab_size)
-        row, place = scored.nonzero(as_tuple=True)
-        offsets = (slots.start[rows] - slots.view[rows])[row]
-        where = (rows[row], place - offsets)
+            at = torch.zeros_like(look.masked)
+            at[row, place] = True
+            uniforms = self.draws().tokens(look.rows, look.columns, at, now.nfe, self.lm.vocab_size)
+        where = (look.rows[row], place - (now.start - now.view)[row])
         flat = self.predictor(hidden, blank, self.weighting, where, uniforms)
         grid: dict[str, Tensor] = {}
         for name in ("token", "probability", "margin", "entropy", "plain"):
             values = getattr(flat, name)
             if values is not None:
-                grid[name] = values.new_zeros(columns.shape)
-                grid[name][scored] = values
-        measure = {"probability": "probability", "margin": "margin", "entropy": "entropy"}[self.selector.measure]
-        found = -grid["entropy"] if measure == "entropy" else grid[measure]
+                grid[name] = values.new_zeros(look.columns.shape)
+                grid[name][row, place] = values
+        found = -grid["entropy"] if self.selector.measure == "entropy" else grid[self.selector.measure]
         if self.weighting is not None:
             is_eos = grid["token"] == self.lm.eos_token_id
-            found = self.weighting.weigh(found, grid["token"], is_eos, slots.step[rows], self._steps(rows))
+            found = self.weighting.weigh(found, grid["token"], is_eos, now.step, now.steps)
         return grid, found
 
-    def _steps(self, rows: Tensor) -> Tensor:
-        return self.slots.steps[rows]
-
-    def _view(
-        self, rows: Tensor, columns: Tensor, masked: Tensor, proposal: dict[str, Tensor], measure: Tensor
-    ) -> selectors.BlockView:
-        slots = self.slots
+    def _view(self, look: Look, proposal: dict[str, Tensor], measure: Tensor) -> selectors.BlockView:
+        now, masked = look.now, look.masked
         is_block = self.lm.is_block_causal
         state = schedulers.ScheduleState(
             masks_now=masked.sum(1),
-            masks_at_start=torch.full_like(rows, slots.size) if is_block else slots.masks[rows],
-            step=slots.step[rows],
-            steps=slots.steps[rows],
-            block=slots.block[rows],
-            committed=slots.committed[rows],
+            masks_at_start=torch.full_like(now.masks, self.slots.size) if is_block else now.masks,
+            step=now.step,
+            steps=now.steps,
+            block=now.block,
+            committed=now.committed,
         )
         quota = self.schedule.count(state, **self.schedule_options)
-        nfe, draws = slots.nfe[rows], self.draws()
+        draws = self.draws()
         return selectors.BlockView(
             confidence=measure,
             candidates=masked,
             quota=quota,
             guaranteed=quota.clamp(min=1) if is_block else torch.ones_like(quota),
             strict=is_block,
-            step=slots.step[rows],
-            steps=slots.steps[rows],
+            step=now.step,
+            steps=now.steps,
             probability=proposal["probability"],
             entropy=proposal.get("entropy"),
-            uniform=lambda: draws.positions(rows, columns, masked, nfe),
-            draw=lambda weights, counts: draws.subset(weights, counts, rows, columns, nfe),
+            uniform=lambda: draws.positions(look.rows, look.columns, masked, now.nfe),
+            draw=lambda weights, counts: draws.subset(weights, counts, look.rows, look.columns, now.nfe),
             compat=self.compat,
         )
 
@@ -175,38 +179,30 @@ class Committer:
             found[row, confidence[row].topk(min(int(view.quota[row]), chosen.shape[1])).indices] = True
         return found & others
 
-    def _write(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        tokens: Tensor,
-        chosen: Tensor,
-        overwritten: Tensor | None,
-        proposal: dict[str, Tensor],
-    ) -> None:
+    def _write(self, look: Look, chosen: Tensor, overwritten: Tensor | None, proposal: dict[str, Tensor]) -> None:
         slots = self.slots
         row, place = chosen.nonzero(as_tuple=True)
-        at = (rows[row], columns[row, place])
+        at = (look.rows[row], look.columns[row, place])
         new = proposal["token"][row, place]
         slots.ids[at] = new
-        # Under `mask_predicted` the mask id may be chosen: the position then stays masked.
-        slots.step_map[at] = torch.where(new == self.lm.mask_token_id, slots.step_map[at], slots.nfe[rows][row])
+        when = look.now.nfe[row]
+        if "mask_predicted" in self.compat:  # the mask id may be chosen: the position then stays masked
+            when = torch.where(new == self.lm.mask_token_id, slots.step_map[at], when)
+        slots.step_map[at] = when
         slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
         if overwritten is not None and bool(overwritten.any()):
-            self._rewrite(rows, columns, tokens, overwritten, proposal)
+            self._rewrite(look, overwritten, proposal)
 
-    def _rewrite(
-        self, rows: Tensor, columns: Tensor, tokens: Tensor, rewritten: Tensor, proposal: dict[str, Tensor]
-    ) -> None:
-        slots = self.slots
+    def _rewrite(self, look: Look, rewritten: Tensor, proposal: dict[str, Tensor]) -> None:
+        slots, rows, now = self.slots, look.rows, look.now
         row, place = rewritten.nonzero(as_tuple=True)
         if not len(row):
             return
-        at = (rows[row], columns[row, place])
-        old, new = tokens[row, place], proposal["token"][row, place]
+        at = (rows[row], look.columns[row, place])
+        old, new = look.tokens[row, place], proposal["token"][row, place]
         slots.ids[at] = new
         slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
-        table = torch.stack([rows[row], slots.nfe[rows][row], at[1] - slots.prompt[rows][row], old, new], 1)
+        table = torch.stack([rows[row], now.nfe[row], at[1] - now.prompt[row], old, new], 1)
         for slot, forward, position, before, after in table.tolist():
             slots.edits[slot].append((forward, position, before, after))
 
@@ -223,29 +219,33 @@ class Committer:
         slots.ids[rows] = torch.where(behind, self.lm.eos_token_id, slots.ids[rows])
         slots.step_map[rows] = torch.where(behind, FILLED, slots.step_map[rows])
 
-    def _after(self, rows: Tensor, masked: Tensor, rewritten: Tensor | None, silent: Tensor) -> None:
+    def _after(self, look: Look, chosen: Tensor, rewritten: Tensor | None) -> None:
         """Advance the rows' places and note which blocks are settled."""
-        slots = self.slots
-        columns, inside = slots.block_columns(rows)
-        left = ((slots.token(rows, columns) == self.lm.mask_token_id) & inside).any(1)
-        had = masked.any(1)
-        step = slots.step[rows]
-        slots.step[rows] = torch.where(silent, step, step + 1)
+        slots, rows, now, silent = self.slots, look.rows, look.now, look.silent
+        if self.decoder.early_stop == "fill":  # positions went that were not chosen
+            left = (look.masked & (slots.token(rows, look.columns) == self.lm.mask_token_id)).any(1)
+        else:
+            left = (look.masked & ~chosen).any(1)
+        step = now.step + (~silent).long() if self.wastes else now.step + 1
+        slots.step[rows] = step
         done = ~left
-        if "mask_predicted" in self.compat or "dream_block_timesteps" in self.compat:
-            done = done | (slots.step[rows] >= slots.steps[rows])
-            if "mask_predicted" in self.compat:
-                done = slots.step[rows] >= slots.steps[rows]
+        if "mask_predicted" in self.compat:
+            done = step >= now.steps
+        elif "dream_block_timesteps" in self.compat:
+            done = done | (step >= now.steps)
         if rewritten is not None:
-            edited = rewritten.any(1)
-            finished = (~had & ~edited) | (slots.posts[rows] >= self.edit["max_post_steps"])
+            edited, had = rewritten.any(1), look.masked.any(1)
+            finished = (~had & ~edited) | (now.posts >= self.edit["max_post_steps"])
             slots.posts[rows] += (~left & ~finished).long()
             done = ~left & finished
-        done = torch.where(silent, self._settled[rows], done)
         if self.decoder.early_stop == "now":
             self._cut(rows, ~silent)
-        self._waste(rows, masked, done & ~silent, silent)
-        slots.fresh[rows] &= silent & (slots.extra[rows] == 0) & ~done
+        if self.wastes:
+            done = torch.where(silent, self._settled[rows], done)
+            self._waste(look, done & ~silent)
+            slots.fresh[rows] = now.fresh & silent & (slots.extra[rows] == 0) & ~done
+        else:
+            slots.fresh[rows] = False
         self._settled[rows] = done
 
     def _cut(self, rows: Tensor, allowed: Tensor) -> None:
@@ -260,17 +260,17 @@ class Committer:
         first_mask = torch.where(mask.any(1), mask.long().argmax(1), slots.width)
         slots.cut[rows] |= allowed & stop.any(1) & (first_stop < first_mask)
 
-    def _waste(self, rows: Tensor, masked: Tensor, done: Tensor, silent: Tensor) -> None:
-        """Forwards that published loops run behind a finished block; none without `compat`."""
-        slots = self.slots
+    def _waste(self, look: Look, done: Tensor) -> None:
+        """Forwards that published loops run behind a finished block."""
+        slots, rows, silent = self.slots, look.rows, look.silent
         if "separate_store" in self.compat:
             slots.extra[rows] = torch.where(done, 1, slots.extra[rows])
         if "extra_forward" in self.compat:
-            slots.extra[rows] = torch.where(done & slots.fresh[rows], 1, slots.extra[rows])
+            slots.extra[rows] = torch.where(done & look.now.fresh, 1, slots.extra[rows])
         if "unroll" in self.compat:
             options = self.compat["unroll"]
             begins = (slots.unroll[rows] == 0) & ~silent
-            count = (masked.sum(1) // options["expected_tpf"]).clamp(1, options["maximum"])
+            count = (look.masked.sum(1) // options["expected_tpf"]).clamp(1, options["maximum"])
             left = torch.where(begins, count, slots.unroll[rows])
             left = torch.where(silent, left, left - 1)
             slots.unroll[rows] = left

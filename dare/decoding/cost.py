@@ -21,8 +21,20 @@ def forward_flops(dims: Dims, queries: Any, keys: Any, outputs: Any) -> Any:
     Returns:
         2 P_lin q + 4 L h q k + 2 d V o.
     """
+    return total_flops(dims, queries, queries * keys, outputs)
+
+
+def total_flops(dims: Dims, queries: Any, pairs: Any, outputs: Any) -> Any:
+    """Floating point operations of any number of forwards, from what they fed in total.
+
+    Args:
+        dims: network sizes.
+        queries: query positions fed.
+        pairs: query x key pairs attended.
+        outputs: positions for which the output head is computed.
+    """
     linear = 2.0 * dims.linear * queries
-    attention = 4.0 * dims.layers * dims.heads * dims.head_dim * queries * keys
+    attention = 4.0 * dims.layers * dims.heads * dims.head_dim * pairs
     return linear + attention + 2.0 * dims.hidden * dims.vocab * outputs
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from types import SimpleNamespace
 
 import torch
 from dare_bench.dare.decoding import caches, editors, fit, request, schedulers, selectors, weightings
-from dare_bench.dare.decoding.commits import Committer
+from dare_bench.dare.decoding.commits import Committer, Look
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.decoding.cost import forward_flops
 from dare_bench.dare.decoding.draws import CounterDraws, Draws, TorchDraws
-from dare_bench.dare.decoding.feed import Feeder, groups
+from dare_bench.dare.decoding.feed import Feeder, Span, groups
 from dare_bench.dare.decoding.generation import Generation
 from dare_bench.dare.decoding.predict import Predictor
 from dare_bench.dare.decoding.slots import KINDS, Slots
@@ -152,12 +152,17 @@ class Session:
         rows = self.slots.active.nonzero()[:, 0]
         if not len(rows):
             return []
-        window, kinds = self._windows(rows)
-        widths = (window.high - window.low).tolist()
-        for index in groups(widths):
-            pick = torch.tensor(index, device=rows.device)
-            part = caches.Window(window.low[pick], window.high[pick], window.keys[pick], window.full[pick])
-            self._forward(rows[pick], part, kinds[pick])
+        now = self.slots.at(rows)
+        window, kinds = self._windows(now)
+        spans = list(zip(*torch.stack([window.low, window.high, window.keys]).tolist(), strict=True))
+        together = groups([high - low for low, high, _ in spans])
+        if len(together) > 1:  # rows that share a network call lie side by side
+            order = [index for group in together for index in group]
+            pick = torch.tensor(order, device=rows.device)
+            rows, kinds, spans = rows[pick], kinds[pick], [spans[index] for index in order]
+            window = caches.Window(*(part[pick] for part in vars(window).values()))
+            now = self.slots.at(rows)
+        self._forward(rows, now, window, kinds, spans, [len(group) for group in together])
         return self._close(rows)
 
     def _refill(self) -> None:
@@ -179,16 +184,14 @@ class Session:
     def _draws(self) -> Draws:
         return self.published or self.counters
 
-    def _windows(self, rows: Tensor) -> tuple[caches.Window, Tensor]:
+    def _windows(self, now: SimpleNamespace) -> tuple[caches.Window, Tensor]:
         """What each row feeds now, and the kind of its forward."""
-        slots = self.slots
         place = caches.Place(
-            slots.start[rows], slots.end[rows], slots.canvas[rows], slots.stored[rows], slots.fresh[rows],
-            slots.block[rows], slots.nfe[rows], slots.built[rows],
+            now.start, now.end, now.canvas, now.stored, now.fresh, now.block, now.nfe, now.built
         )  # fmt: skip
         lead = 0 if "dream_window" in self.decoder.compat else self.lm.family.shift
         window = self.policy.window(place, lead, **self.policy.options)
-        kinds = torch.zeros_like(rows)
+        kinds = torch.zeros_like(now.start)
         if self.policy.name == "block":
             behind = place.fresh & (place.stored < place.start)
             is_first = place.nfe == 0
@@ -204,36 +207,66 @@ class Session:
                 kinds[behind] = _KIND["prefill"]
         elif self.policy.keeps:
             kinds[window.full] = _KIND["refresh+denoise"]
-        closing = slots.extra[rows] > 0
-        kinds[closing] = _KIND["store"] if "separate_store" in self.decoder.compat else _KIND["wasted"]
+        if self.committer.wastes:
+            kinds[now.extra > 0] = _KIND["store"] if "separate_store" in self.decoder.compat else _KIND["wasted"]
         return window, kinds
 
-    def _forward(self, rows: Tensor, window: caches.Window, kinds: Tensor) -> None:
-        """Feed some rows, commit, count."""
+    def _forward(
+        self,
+        rows: Tensor,
+        now: SimpleNamespace,
+        window: caches.Window,
+        kinds: Tensor,
+        spans: list[Span],
+        together: list[int],
+    ) -> None:
+        """Feed some rows, as many per network call as `together` says; commit, count."""
         slots = self.slots
-        columns, inside = slots.block_columns(rows)
-        silent = (kinds >= _KIND["prefill"])[:, None]
+        columns, inside = slots.block_columns(now)
+        silent = kinds >= _KIND["prefill"]
+        if self.committer.wastes:
+            inside = inside & ~silent[:, None]
         tokens = slots.token(rows, columns)
-        masked = (tokens == self.lm.mask_token_id) & inside & ~silent
-        editable = self.committer.editable(columns, tokens, inside & ~silent, rows)
+        masked = (tokens == self.lm.mask_token_id) & inside
+        editable = self.committer.editable(columns, tokens, inside, now)
         scored = masked if editable is None else masked | editable
-        hidden, blank = self.feeder(rows, window, columns, scored)
-        slots.built[rows] |= window.full & (slots.nfe[rows] >= self.policy.options.get("warmup_steps", 0))
-        slots.note(rows, kinds)
-        self.committer(rows, columns, tokens, masked, editable, hidden, blank, window.full, silent[:, 0])
+        index = scored.nonzero(as_tuple=True)
+        hidden, blank = self._feed(rows, window, spans, together, (index[0], columns[index]))
+        if self.policy.options:
+            slots.built[rows] = now.built | (window.full & (now.nfe >= self.policy.options["warmup_steps"]))
+        slots.note(rows, now.nfe, kinds)
+        look = Look(rows, now, columns, tokens, masked, editable, index, window.full, silent)
+        self.committer(look, hidden, blank)
         fed = window.high - window.low
-        slots.fed[rows] += fed
-        slots.read[rows] += fed * window.keys
-        slots.flops[rows] += forward_flops(self.lm.dims, fed.double(), window.keys.double(), scored.sum(1).double())
-        slots.nfe[rows] += 1
-        slots.stored[rows] = torch.where(kinds == _KIND["prefill"], slots.start[rows], slots.stored[rows])
-        slots.stored[rows] = torch.where(kinds == _KIND["store"], slots.end[rows], slots.stored[rows])
-        slots.extra[rows] -= (kinds > _KIND["prefill"]).long()
+        slots.costs[:, rows] += torch.stack([torch.ones_like(fed), fed, fed * window.keys, scored.sum(1)])
+        if self.committer.wastes:
+            slots.stored[rows] = torch.where(kinds == _KIND["prefill"], slots.start[rows], slots.stored[rows])
+            slots.stored[rows] = torch.where(kinds == _KIND["store"], slots.end[rows], slots.stored[rows])
+            slots.extra[rows] -= (kinds > _KIND["prefill"]).long()
+
+    def _feed(
+        self, rows: Tensor, window: caches.Window, spans: list[Span], together: list[int], wanted: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states at the wanted places, in one or more network calls."""
+        if len(together) == 1:
+            return self.feeder(rows, window, spans, wanted)
+        ends = torch.tensor(together).cumsum(0)
+        cuts = torch.searchsorted(wanted[0], ends.to(rows.device)).tolist()
+        found, begin, first = [], 0, 0
+        for end, last in zip(ends.tolist(), cuts, strict=True):
+            part = caches.Window(*(each[begin:end] for each in vars(window).values()))
+            places = (wanted[0][first:last] - begin, wanted[1][first:last])
+            found.append(self.feeder(rows[begin:end], part, spans[begin:end], places))
+            begin, first = end, last
+        hidden, blank = zip(*found, strict=True)
+        return torch.cat(hidden), torch.cat(blank) if self.feeder.guided else None
 
     def _close(self, rows: Tensor) -> list[tuple[Hashable, Generation]]:
         """Move rows whose block is done to their next block, and hand out those that are finished."""
         slots = self.slots
-        done = self.committer.done(rows) & (slots.extra[rows] == 0)
+        done = self.committer.done(rows)
+        if self.committer.wastes:
+            done = done & (slots.extra[rows] == 0)
         ended = rows[done | slots.cut[rows]]
         if not len(ended):
             return []

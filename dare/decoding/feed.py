@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from dare_bench.dare.decoding.caches import Window
 from dare_bench.dare.decoding.slots import Slots
@@ -10,6 +12,8 @@ from torch import Tensor
 
 #: Rows are fed together as long as nobody is padded to more than this share, or this many positions, of its own window.
 PADDING_SHARE, PADDING_POSITIONS = 1.5, 32
+#: What a row feeds: positions [low, high), keys [0, keys).
+Span = tuple[int, int, int]
 
 
 def groups(widths: list[int]) -> list[list[int]]:
@@ -56,49 +60,55 @@ class Feeder:
         self.cache.grow(length)
         return self.cache
 
-    def __call__(self, rows: Tensor, window: Window, columns: Tensor, scored: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden states at the scored positions.
+    def __call__(
+        self, rows: Tensor, window: Window, spans: Sequence[Span], wanted: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states at the wanted positions.
 
         Args:
             rows: int64 [A], slots.
             window: what each of them feeds.
-            columns: int64 [A, b], canvas positions.
-            scored: bool [A, b], those whose states are wanted.
+            spans: the same numbers, off the device.
+            wanted: int64 [N] rows (0 ... A-1) and [N] canvas positions, row by row.
 
         Returns:
-            [N, d], row by row, and the same of the rows without prompt under guidance, else None.
+            [N, d], and the same of the rows without prompt under guidance, else None.
         """
-        width = int((window.high - window.low).max())
-        places = window.low[:, None] + torch.arange(width, device=rows.device)
-        real = places < window.high[:, None]
-        ids = torch.where(real, self.slots.token(rows, places), self.lm.pad_token_id)
-        wanted = torch.zeros_like(real)
-        row, place = scored.nonzero(as_tuple=True)
-        wanted[row, (columns - window.low[:, None])[row, place]] = True
-        keys = int(window.keys.max())
-        stored = torch.where(real, places, self.slots.width)
+        widths = {high - low for low, high, _ in spans}
+        places = window.low[:, None] + torch.arange(max(widths), device=rows.device)
+        ids, stored = self.slots.token(rows, places), places
+        real = None
+        if len(widths) > 1:
+            real = places < window.high[:, None]
+            ids, stored = torch.where(real, ids, self.lm.pad_token_id), torch.where(real, places, self.slots.width)
+        row, place = wanted[0], wanted[1] - window.low[wanted[0]]
+        limits = window.keys
         if self.guided:
             blank = torch.where(places < self.slots.prompt[rows][:, None], self.lm.mask_token_id, ids)
-            blank = torch.where(real, blank, self.lm.pad_token_id)
+            blank = blank if real is None else torch.where(real, blank, self.lm.pad_token_id)
             ids = torch.cat([ids, blank])
-            places, stored, wanted, real = (torch.cat([part, part]) for part in (places, stored, wanted, real))
+            places, stored, place, limits = (torch.cat([part, part]) for part in (places, stored, place, limits))
+            row = torch.cat([row, row + len(rows)])
             rows = torch.cat([rows, rows + self.slots.count])
-            window = Window(*(torch.cat([part, part]) for part in vars(window).values()))
         cache = self._ready()
         if cache is not None:
-            cache.aim(rows, stored, keys)
-        mask: Tensor | str = self._mask(places, real, window, keys)
-        hidden = self.lm.hidden(ids, mask=mask, position_ids=places, positions=wanted, cache=cache)
+            cache.aim(rows, stored, max(keys for _, _, keys in spans))
+        mask = self._mask(places, limits, spans)
+        hidden = self.lm.hidden(ids, mask=mask, position_ids=places, positions=(row, place), cache=cache)
         if not self.guided:
             return hidden, None
         half = len(hidden) // 2
         return hidden[:half], hidden[half:]
 
-    def _mask(self, places: Tensor, real: Tensor, window: Window, keys: int) -> Tensor | str:
-        if not self.lm.is_block_causal and bool((window.keys == keys).all()):
+    def _mask(self, places: Tensor, limits: Tensor, spans: Sequence[Span]) -> Tensor | str:
+        size = self.slots.size
+        keys = max(keys for _, _, keys in spans)
+        if all(limit == keys for _, _, limit in spans) and (
+            not self.lm.is_block_causal or all(low // size == (high - 1) // size for low, high, _ in spans)
+        ):
             return "full"  # nothing to close: attention without a mask is faster
         seen = torch.arange(keys, device=places.device)
-        allowed = (seen < window.keys[:, None])[:, None, :]
+        allowed = (seen < limits[:, None])[:, None, :]
         if self.lm.is_block_causal:
             allowed = allowed & (places[:, :, None] // self.slots.size >= seen // self.slots.size)
         return allowed[:, None]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from types import SimpleNamespace
 
 import torch
 from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.decoding.cost import total_flops
 from dare_bench.dare.decoding.generation import NEVER, Cost, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
@@ -15,9 +17,12 @@ from torch import Tensor
 #: Kinds of forwards, by code.
 KINDS = ("denoise", "prefill+denoise", "store+denoise", "refresh+denoise", "prefill", "store", "wasted")
 _PER_SLOT = (
-    "prompt", "canvas", "start", "end", "view", "block", "step", "steps", "masks", "committed", "posts", "stored", "nfe",
-    "seeds", "fed", "read", "edits_done", "extra", "unroll",
+    "prompt", "canvas", "start", "end", "view", "block", "step", "steps", "masks", "committed", "posts", "stored",
+    "seeds", "extra", "unroll",
 )  # fmt: skip
+#: Counters: forwards, positions fed, query x key pairs, positions at which the head was computed.
+_COSTS = ("nfe", "fed", "read", "outputs")
+_FLAGS = ("active", "fresh", "built", "stopped", "cut")
 
 Layout = Callable[[int], list[tuple[int, int]]]
 
@@ -40,15 +45,18 @@ class Slots:
         self.layout = layout
         self.default_steps = decoder.steps_per_block or self.size
         self.widest = max((size for size, _ in layout), default=self.size) if layout else self.size
-        for name in _PER_SLOT:
-            setattr(self, name, torch.zeros(count, dtype=torch.int64, device=self.device))
-        for name in ("active", "fresh", "built", "stopped", "cut"):
-            setattr(self, name, torch.zeros(count, dtype=torch.bool, device=self.device))
-        self.flops = torch.zeros(count, dtype=torch.float64, device=self.device)
+        # One table of numbers and one of flags: a step reads all of some rows at once (`at`).
+        names = _PER_SLOT + _COSTS
+        self.table = torch.zeros((len(names), count), dtype=torch.int64, device=self.device)
+        self.flags = torch.zeros((len(_FLAGS), count), dtype=torch.bool, device=self.device)
+        for name, line in [*zip(names, self.table, strict=True), *zip(_FLAGS, self.flags, strict=True)]:
+            setattr(self, name, line)
+        self.costs = self.table[len(_PER_SLOT) :]
         self.ids = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
         self.step_map = self.ids.clone()
         self.confidence = torch.zeros((count, 0), device=self.device)
         self.log = torch.zeros((count, 0), dtype=torch.int8, device=self.device)
+        self._noted = 0
         self.keys: list[Hashable | None] = [None] * count
         self.edits: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self.block_starts: list[list[int]] = [[] for _ in range(count)]
@@ -78,11 +86,7 @@ class Slots:
         """Put a prompt into a free slot."""
         canvas = self.canvas_of(len(prompt))
         self.grow(canvas)
-        for name in _PER_SLOT:
-            getattr(self, name)[slot] = 0
-        for name in ("built", "stopped", "cut"):
-            getattr(self, name)[slot] = False
-        self.flops[slot] = 0
+        self.table[:, slot], self.flags[:, slot] = 0, False
         self.ids[slot] = self.lm.pad_token_id
         self.ids[slot, : len(prompt)] = torch.tensor(list(prompt), device=self.device)
         self.ids[slot, len(prompt) : canvas] = self.lm.mask_token_id
@@ -118,7 +122,7 @@ class Slots:
         for name in ("step", "committed", "posts", "extra", "unroll"):
             getattr(self, name)[rows] = 0
         self.fresh[rows] = True
-        columns, inside = self.block_columns(rows)
+        columns, inside = self.block_columns(self.at(rows))
         masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
         own = masked & (columns >= self.start[rows][:, None])
         self.masks[rows] = own.sum(1)
@@ -126,43 +130,50 @@ class Slots:
         for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
             self.block_starts[row].append(offset)
 
-    def block_columns(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, rows: Tensor) -> SimpleNamespace:
+        """A copy of every number and flag of some rows, by name: [A] each."""
+        numbers = zip(_PER_SLOT + _COSTS, self.table.index_select(1, rows).unbind(), strict=True)
+        flags = zip(_FLAGS, self.flags.index_select(1, rows).unbind(), strict=True)
+        return SimpleNamespace(**dict(numbers), **dict(flags))
+
+    def block_columns(self, now: SimpleNamespace) -> tuple[Tensor, Tensor]:
         """Columns that may change [A, b], and which of them are behind the prompt and before the block's end."""
-        width = int((self.end[rows] - self.view[rows]).max())
-        columns = self.view[rows][:, None] + torch.arange(max(width, 1), device=self.device)
-        inside = (columns < self.end[rows][:, None]) & (columns >= self.prompt[rows][:, None])
+        width = int((now.end - now.view).max())
+        columns = now.view[:, None] + torch.arange(max(width, 1), device=self.device)
+        inside = (columns < now.end[:, None]) & (columns >= now.prompt[:, None])
         return columns, inside
 
     def token(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Tokens at some columns [A, b]; columns behind the canvases repeat the last one."""
         return self.ids[rows[:, None], columns.clamp(max=self.width - 1)]
 
-    def note(self, rows: Tensor, kinds: Tensor) -> None:
-        """Log the kind of a forward; call before counting it."""
-        position = self.nfe[rows]
-        needed = int(position.max()) + 1
-        if needed > self.log.shape[1]:
-            more = max(needed - self.log.shape[1], 64)
-            self.log = torch.cat([self.log, self.log.new_zeros((self.count, more))], 1)
+    def note(self, rows: Tensor, position: Tensor, kinds: Tensor) -> None:
+        """Log the kind of a forward, which is the row's `position`-th."""
+        self._noted += 1
+        if self._noted > self.log.shape[1]:  # a bound that needs no look at the device
+            self._noted = int(position.max()) + 1
+            more = max(self._noted - self.log.shape[1], 0)
+            self.log = torch.cat([self.log, self.log.new_zeros((self.count, more + 64 if more else 0))], 1)
         self.log[rows, position] = kinds.to(self.log.dtype)
 
     def take(self, slot: int) -> Generation:
         """Empty a slot and hand out what it decoded."""
-        begin, end = int(self.prompt[slot]), int(self.end[slot])
+        now = dict(zip(_PER_SLOT + _COSTS, self.table[:, slot].tolist(), strict=True))
+        begin, end = now["prompt"], now["end"]
         token_ids = self.ids[slot, begin:end].tolist()
         stops = self.lm.stop_token_ids
         stop = next((i for i, token in enumerate(token_ids) if token in stops), len(token_ids))
         step_map = self.step_map[slot, begin:end].tolist()
-        nfe, rows_fed = int(self.nfe[slot]), 2 if self.decoder.cfg_scale else 1
+        nfe, rows_fed = now["nfe"], 2 if self.decoder.cfg_scale else 1
         cost = Cost(
             nfe=nfe,
             row_forwards=nfe * rows_fed,
-            positions_fed=int(self.fed[slot]) * rows_fed,
-            kv_read=int(self.read[slot]) * rows_fed,
+            positions_fed=now["fed"] * rows_fed,
+            kv_read=now["read"] * rows_fed,
             tokens_committed=sum(when >= 0 for when in step_map),
             tokens_text=stop,
             edits=len(self.edits[slot]),
-            flops=float(self.flops[slot]) * rows_fed,
+            flops=float(total_flops(self.lm.dims, now["fed"], now["read"], now["outputs"])) * rows_fed,
             wall_s=time.perf_counter() - self.began[slot],
         )
         self.active[slot], self.keys[slot] = False, None

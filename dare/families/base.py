@@ -83,7 +83,7 @@ class DiffusionLM:
         attention_mask: Tensor | None = None,
         mask: str | Tensor = "auto",
         position_ids: Tensor | None = None,
-        positions: Tensor | None = None,
+        positions: Tensor | tuple[Tensor, Tensor] | None = None,
         cache: Any = None,
         block_length: int | None = None,
         aligned: bool = True,
@@ -96,13 +96,13 @@ class DiffusionLM:
             mask: ``auto`` (the family's own), ``full``, ``block_causal``, ``causal``, or bool [B or 1, 1, n, keys],
                 True = attend.
             position_ids: int64 [B, n]; default 0.. counted from the first real token. Needed with a cache.
-            positions: int64 [B, k] or bool [B, n]: rows to return; default all.
+            positions: int64 [B, k], bool [B, n], or a pair int64 [N] (row, place): what to return; default all.
             cache: transformers cache; its keys come before those of `ids` (`PositionCache`: at their slots).
             block_length: of ``block_causal``; default the checkpoint's.
             aligned: False = as the network gives them (row i predicts token i + shift).
 
         Returns:
-            [B, n, d], or [B, k, d], or [N, d] (N = number of True entries, row by row).
+            [B, n, d], or [B, k, d], or [N, d] (for bool: N = number of True entries, row by row).
 
         Raises:
             ValueError: for an unknown mask name, a cache without `position_ids`, or a family that its engine alone feeds.
@@ -184,12 +184,12 @@ class DiffusionLM:
         return states if positions is not None else states[:, :width]
 
     @staticmethod
-    def _at(states: Tensor, positions: Tensor | None, shift: int) -> Tensor:
+    def _at(states: Tensor, positions: Tensor | tuple[Tensor, Tensor] | None, shift: int) -> Tensor:
         if positions is None:
             return torch.cat([states[:, :shift], states[:, : states.shape[1] - shift]], 1) if shift else states
-        if positions.dtype == torch.bool:
-            rows, columns = positions.nonzero(as_tuple=True)
-            return states[rows, (columns - shift).clamp(min=0)]
+        if isinstance(positions, tuple) or positions.dtype == torch.bool:
+            rows, columns = positions if isinstance(positions, tuple) else positions.nonzero(as_tuple=True)
+            return states[rows, (columns - shift).clamp(min=0) if shift else columns]
         index = (positions - shift).clamp(min=0)
         return states.gather(1, index.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
