@@ -19,7 +19,7 @@ from dare_bench.dare.decoding import caches, editors, fit, request, schedulers, 
 from dare_bench.dare.decoding.commits import Committer, Look
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.draws import CounterDraws, Draws, TorchDraws
-from dare_bench.dare.decoding.feed import Feeder, Span, groups
+from dare_bench.dare.decoding.feed import Feeder, Span, call_positions, groups
 from dare_bench.dare.decoding.generation import Generation
 from dare_bench.dare.decoding.predict import Predictor
 from dare_bench.dare.decoding.slots import KINDS, Slots
@@ -104,6 +104,7 @@ class Session:
                 decoder.weighting, decoder.weighting_options, slots, self.slots.widest, lm.vocab_size, lm.device
             )
         self.feeder = Feeder(self.slots, keeps=self.policy.keeps)
+        self.call = call_positions(lm)
         predictor = Predictor(lm, decoder, measure=entry.measure, needs_entropy=entry.needs_entropy)
         self.committer = Committer(
             self.slots, predictor, entry, options, schedule, schedule_options, edit, self.weighting, self._draws
@@ -155,7 +156,7 @@ class Session:
         now = self.slots.at(rows)
         window, kinds = self._windows(now)
         spans = list(zip(*torch.stack([window.low, window.high, window.keys]).tolist(), strict=True))
-        together = groups([high - low for low, high, _ in spans])
+        together = groups([high - low for low, high, _ in spans], self.call)
         if len(together) > 1:  # rows that share a network call lie side by side
             order = [index for group in together for index in group]
             pick = torch.tensor(order, device=rows.device)
@@ -168,18 +169,23 @@ class Session:
     def _refill(self) -> None:
         if not self.queue:
             return
-        for slot in (~self.slots.active).nonzero()[:, 0].tolist():
-            if not self.queue:
-                break
+        free = (~self.slots.active).nonzero()[: len(self.queue), 0]
+        if not len(free):
+            return
+        for slot in free.tolist():
             key, prompt, seed = self.queue.popleft()
             self.slots.fill(slot, key, prompt, seed)
-            filled = torch.tensor([slot], device=self.slots.device)
-            self.committer.begin(filled)
-            if self.weighting is not None:
-                self.weighting.reset(filled)
             if "torch_rng" in self.decoder.compat:
                 per_mask = self.decoder.selector == "origin"
                 self.published = TorchDraws(seed, self.slots.canvas_of(len(prompt)), per_mask=per_mask)
+        self._open(free)
+
+    def _open(self, rows: Tensor) -> None:
+        """Move some rows to their next block."""
+        self.slots.open_block(rows)
+        self.committer.begin(rows)
+        if self.weighting is not None:
+            self.weighting.reset(rows)
 
     def _draws(self) -> Draws:
         return self.published or self.counters
@@ -278,10 +284,7 @@ class Session:
             finished = finished | slots.stopped[ended]
         going = ended[~finished]
         if len(going):
-            slots.open_block(going)
-            self.committer.begin(going)
-            if self.weighting is not None:
-                self.weighting.reset(going)
+            self._open(going)
         return [(slots.keys[slot], slots.take(slot)) for slot in ended[finished].tolist()]
 
 

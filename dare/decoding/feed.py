@@ -7,32 +7,49 @@ from collections.abc import Sequence
 import torch
 from dare_bench.dare.decoding.caches import Window
 from dare_bench.dare.decoding.slots import Slots
+from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.cache import PositionCache
 from torch import Tensor
 
-#: Rows are fed together as long as nobody is padded to more than this share, or this many positions, of its own window.
-PADDING_SHARE, PADDING_POSITIONS = 1.5, 32
+#: What one more network call costs beside its arithmetic, in floating point operations per layer.
+CALL_FLOPS = {"cpu": 2e7, "cuda": 1e11}
 #: What a row feeds: positions [low, high), keys [0, keys).
 Span = tuple[int, int, int]
 
 
-def groups(widths: list[int]) -> list[list[int]]:
-    """Rows to feed together: like widths, so that little is padding.
+def call_positions(lm: DiffusionLM) -> float:
+    """How many more positions cost as much as one more network call."""
+    flops = CALL_FLOPS["cpu" if lm.device.type == "cpu" else "cuda"]
+    return flops * lm.dims.layers / (2 * lm.dims.linear)
+
+
+def groups(widths: Sequence[int], call: float) -> list[list[int]]:
+    """Rows to feed together, so that padding and calls cost least: rows of like width, narrow groups first.
 
     Args:
-        widths: positions each row feeds.
+        widths: positions each row feeds; a group is padded to its widest row.
+        call: positions that cost as much as one more call.
 
     Returns:
-        Indices, each once; narrow groups first.
+        Indices, each once.
     """
-    found: list[list[int]] = []
-    for index in sorted(range(len(widths)), key=lambda i: widths[i]):
-        smallest = widths[found[-1][0]] if found else 0
-        if found and widths[index] <= max(smallest * PADDING_SHARE, smallest + PADDING_POSITIONS):
-            found[-1].append(index)
-        else:
-            found.append([index])
-    return [sorted(group) for group in found]
+    order = sorted(range(len(widths)), key=lambda index: (widths[index], index))
+    if not order or widths[order[0]] == widths[order[-1]]:
+        return [order] if order else []
+    # best[n]: least cost of the n narrowest rows, and where their last group begins.
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(order) + 1):
+        if end < len(order) and widths[order[end]] == widths[order[end - 1]]:
+            best.append((float("inf"), 0))  # equal widths stay together
+            continue
+        width = widths[order[end - 1]]
+        best.append(min((best[begin][0] + width * (end - begin) + call, begin) for begin in range(end)))
+    found, end = [], len(order)
+    while end:
+        begin = best[end][1]
+        found.append(sorted(order[begin:end]))
+        end = begin
+    return found[::-1]
 
 
 class Feeder:

@@ -83,50 +83,52 @@ class Slots:
         self.confidence = torch.cat([self.confidence, self.confidence.new_zeros(pad)], 1)
 
     def fill(self, slot: int, key: Hashable, prompt: Sequence[int], seed: int) -> None:
-        """Put a prompt into a free slot."""
+        """Put a prompt into a free slot; `open_block` comes next."""
         canvas = self.canvas_of(len(prompt))
         self.grow(canvas)
-        self.table[:, slot], self.flags[:, slot] = 0, False
-        self.ids[slot] = self.lm.pad_token_id
-        self.ids[slot, : len(prompt)] = torch.tensor(list(prompt), device=self.device)
-        self.ids[slot, len(prompt) : canvas] = self.lm.mask_token_id
+        behind = [self.lm.mask_token_id] * (canvas - len(prompt)) + [self.lm.pad_token_id] * (self.width - canvas)
+        self.ids[slot] = torch.tensor([*prompt, *behind], device=self.device)
         self.step_map[slot], self.confidence[slot] = NEVER, 0
-        self.prompt[slot], self.canvas[slot] = len(prompt), canvas
-        self.seeds[slot] = stream_seed(seed, "decode")
         first = len(prompt) // self.size * self.size if self.lm.is_block_causal else len(prompt)
-        self.end[slot] = first
+        start = {
+            "prompt": len(prompt),
+            "canvas": canvas,
+            "end": first,
+            "block": -1,
+            "seeds": stream_seed(seed, "decode"),
+        }
+        numbers = [start.get(name, 0) for name in _PER_SLOT + _COSTS]
+        self.table[:, slot] = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        self.flags[:, slot] = False
+        self.active[slot] = True
         self.keys[slot], self.edits[slot], self.block_starts[slot] = key, [], []
-        self.active[slot], self.block[slot] = True, -1
         self.began[slot] = time.perf_counter()
-        self.open_block(torch.tensor([slot], device=self.device))
 
     def open_block(self, rows: Tensor) -> None:
         """Move some rows to their next block."""
-        self.stored[rows] = torch.maximum(self.stored[rows], self.start[rows])
-        self.start[rows] = self.end[rows]
-        self.block[rows] += 1
+        now = self.at(rows)
+        now.stored = torch.maximum(now.stored, now.start)
+        now.start, now.block = now.end, now.block + 1
         if self.layout:
             table = torch.tensor(self.layout, device=self.device)
-            index = self.block[rows].clamp(max=len(self.layout) - 1)
+            index = now.block.clamp(max=len(self.layout) - 1)
             size, steps = table[index, 0], table[index, 1]
         else:
             size = torch.full_like(rows, self.size)
             steps = torch.full_like(rows, self.default_steps)
-        self.end[rows] = torch.minimum(self.start[rows] + size, self.canvas[rows])
+        now.end = torch.minimum(now.start + size, now.canvas)
         if self.decoder.steps_per_block is None and not self.lm.is_block_causal and not self.layout:
-            steps = self.end[rows] - self.start[rows]  # one token per step, also in a block that the canvas cuts
-        self.steps[rows] = steps
+            steps = now.end - now.start  # one token per step, also in a block that the canvas cuts
+        now.steps = steps
         # Under `mask_predicted` masks of earlier blocks go on competing.
-        leftovers = "mask_predicted" in self.decoder.compat
-        self.view[rows] = self.prompt[rows] if leftovers else self.start[rows]
-        for name in ("step", "committed", "posts", "extra", "unroll"):
-            getattr(self, name)[rows] = 0
-        self.fresh[rows] = True
-        columns, inside = self.block_columns(self.at(rows))
+        now.view = now.prompt if "mask_predicted" in self.decoder.compat else now.start
+        now.step = now.committed = now.posts = now.extra = now.unroll = torch.zeros_like(rows)
+        columns, inside = self.block_columns(now)
         masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
-        own = masked & (columns >= self.start[rows][:, None])
-        self.masks[rows] = own.sum(1)
-        offsets = (self.start[rows] - self.prompt[rows]).clamp(min=0)
+        now.masks = (masked & (columns >= now.start[:, None])).sum(1)
+        self.table[:, rows] = torch.stack([getattr(now, name) for name in _PER_SLOT + _COSTS])
+        self.fresh[rows] = True
+        offsets = (now.start - now.prompt).clamp(min=0)
         for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
             self.block_starts[row].append(offset)
 

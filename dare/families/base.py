@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from dare_bench.dare.families.cache import PositionCache
 from dare_bench.dare.families.chat import Chat
 from dare_bench.dare.families.facts import BLOCK_CAUSAL, CAUSAL, FULL, Family
+from dare_bench.dare.families.last_layer import only_at
 from dare_bench.kernels.masks import block_causal_mask, doubled_mask, key_mask
 from torch import Tensor, nn
 
@@ -117,10 +119,19 @@ class DiffusionLM:
                 raise ValueError("with a cache give position_ids: the place of each fed token in its sequence")
             position_ids = _positions(ids, attention_mask)
         allowed = self._mask(ids, mask, attention_mask, position_ids, cache, block_length)
-        states = self.model.model(
-            input_ids=ids, attention_mask=allowed, position_ids=position_ids, cache=cache, use_cache=cache is not None
-        ).last_hidden_state
-        return self._at(states, positions, self.family.shift if aligned else 0)
+        trunk, shift = self.model.model, self.family.shift if aligned else 0
+        with contextlib.ExitStack() as narrowed:
+            if isinstance(positions, tuple):
+                positions = (positions[0], (positions[1] - shift).clamp(min=0) if shift else positions[1])
+                narrowed.enter_context(only_at(trunk, *positions))
+            states = trunk(
+                input_ids=ids,
+                attention_mask=allowed,
+                position_ids=position_ids,
+                cache=cache,
+                use_cache=cache is not None,
+            ).last_hidden_state
+        return states[positions] if isinstance(positions, tuple) else self._at(states, positions, shift)
 
     def logits(self, ids: Tensor, **options: Any) -> Tensor:
         """Aligned logits in float32 (float64 for float64 weights); the head is computed only at `positions`.
@@ -184,12 +195,12 @@ class DiffusionLM:
         return states if positions is not None else states[:, :width]
 
     @staticmethod
-    def _at(states: Tensor, positions: Tensor | tuple[Tensor, Tensor] | None, shift: int) -> Tensor:
+    def _at(states: Tensor, positions: Tensor | None, shift: int) -> Tensor:
         if positions is None:
             return torch.cat([states[:, :shift], states[:, : states.shape[1] - shift]], 1) if shift else states
-        if isinstance(positions, tuple) or positions.dtype == torch.bool:
-            rows, columns = positions if isinstance(positions, tuple) else positions.nonzero(as_tuple=True)
-            return states[rows, (columns - shift).clamp(min=0) if shift else columns]
+        if positions.dtype == torch.bool:
+            rows, columns = positions.nonzero(as_tuple=True)
+            return states[rows, (columns - shift).clamp(min=0)]
         index = (positions - shift).clamp(min=0)
         return states.gather(1, index.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 

@@ -28,6 +28,7 @@ class PositionCache(Cache):
         self._size = (rows, length)
         self._store: list[tuple[Tensor, Tensor]] = []
         self._rows: Tensor | None = None
+        self._index: Tensor | None = None
         self._slots: Tensor | None = None
         self._end = 0
 
@@ -46,7 +47,7 @@ class PositionCache(Cache):
         """
         whole = torch.arange(self._size[0], device=rows.device)
         self._rows = None if torch.equal(rows, whole) else rows  # in their order: no copy of the store is needed
-        self._slots, self._end = slots, end
+        self._index, self._slots, self._end = rows[:, None], slots, end
 
     def grow(self, length: int) -> None:
         """Make room for more slots; what is stored stays."""
@@ -67,10 +68,9 @@ class PositionCache(Cache):
             shape = (*self._size, key_states.shape[1], key_states.shape[3])
             # Zeros, not empty: a closed key still multiplies its value by 0, and 0 x NaN is NaN.
             self._store.append((key_states.new_zeros(shape), value_states.new_zeros(shape)))
-        index = torch.arange(self._size[0], device=key_states.device) if self._rows is None else self._rows
         found = []
         for store, states in zip(self._store[layer_idx], (key_states, value_states), strict=True):
-            store[index[:, None], self._slots] = states.transpose(1, 2)
+            store[self._index, self._slots] = states.transpose(1, 2)
             kept = store[:, : self._end] if self._rows is None else store[self._rows, : self._end]
             found.append(kept.transpose(1, 2))
         return found[0], found[1]
