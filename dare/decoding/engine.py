@@ -46,7 +46,8 @@ def generate(
         prompts: token ids, each at least one token.
         decoder: settings; `gen_length` must be set.
         seeds: one per prompt; unused by greedy decoding.
-        batch_size: rows decoded together; prompts of like length share a forward. Never changes a result.
+        batch_size: rows decoded together; prompts of like length share a forward, the longest come first (the largest
+            need of memory shows at once). Never changes a result.
         on_finish: called with (index, generation) when a row is done.
 
     Returns:
@@ -59,7 +60,7 @@ def generate(
     if not prompts:
         return []
     session = Session(lm, decoder, min(batch_size, len(prompts)), longest=max(len(prompt) for prompt in prompts))
-    for index in sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), index)):
+    for index in sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index)):
         session.add(prompts[index], seeds[index], index)
     found: dict[int, Generation] = {}
     while session.busy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dare_bench.dare.decoding import compat
 from dare_bench.dare.decoding.config import DecoderConfig
 
 
@@ -27,6 +28,7 @@ def check(prompts: Sequence[Sequence[int]], decoder: DecoderConfig, seeds: Seque
         value = getattr(decoder, field)
         if value is not None and value < 1:
             raise ValueError(f"decoder.{field} is {value!r}; allowed: a positive number, or None for the default")
+    compat.complete(decoder.compat)
     if not decoder.temperature >= 0:
         raise ValueError(f"decoder.temperature is {decoder.temperature!r}; allowed: 0 (greedy) or a positive number")
     if len(seeds) != len(prompts):

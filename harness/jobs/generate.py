@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from dare_bench.dare.families.base import DiffusionLM
     from dare_bench.harness.jobs.session import Session
 
-#: Rows decoded and committed together when the manifest names no batch size.
+#: Rows decoded together when the manifest names no batch size.
 BATCH_SIZE = 64
+#: Finished rows are stored when there are so many, or after so long: what a killed run has to decode again.
+FLUSH_ROWS, FLUSH_SECONDS = 32, 10.0
 
 
 def run(job: dict[str, Any], session: Session) -> None:
-    """Decode what is not stored yet, batch by batch; each batch is one transaction."""
+    """Decode what is not stored yet; a queue keeps the batch full, and finished rows are stored as they come."""
     spec, store = job["spec"], session.store
     started = time.monotonic()
     bench = benchmark_registry.get(spec["task"]["name"])
@@ -53,43 +55,44 @@ def run(job: dict[str, Any], session: Session) -> None:
     evaluation_id = store.begin_evaluation(job["fingerprint"], **columns)
     finished = store.finished_sample_ids(evaluation_id)
     texts, prompts = lm.encode_chats(messages)
-    stored = len(finished)
-    for batch in partition([len(prompt) for prompt in prompts], batch_size):
-        index = [i for i in batch if rows[i].id not in finished]
-        if not index:
-            continue
+    waiting = [i for i in range(len(rows)) if rows[i].id not in finished]
+    stored, buffer, clock = len(finished), [], time.monotonic()
+
+    def flush() -> None:
+        """Store what is finished, in one transaction."""
+        nonlocal stored, clock
+        if not buffer:
+            return
+        found = [sample(lm, rows[i], texts[i], generation) for i, generation in buffer]
+        store.add_samples(evaluation_id, found, time.monotonic() - clock)
+        stored, clock = stored + len(buffer), time.monotonic()
+        buffer.clear()
         session.report(stored, len(rows), "")
-        clock = time.monotonic()
-        generations = _decode(lm, [prompts[i] for i in index], [rows[i] for i in index], decoder, spec["seed"])
-        spent = time.monotonic() - clock
-        pairs = zip(index, generations, strict=True)
-        store.add_samples(evaluation_id, [sample(lm, rows[i], texts[i], found) for i, found in pairs], spent)
-        stored += len(index)
-        session.report(stored, len(rows), "")
+
+    def on_finish(place: int, generation: Generation) -> None:
+        buffer.append((waiting[place], generation))
+        if len(buffer) >= min(batch_size, FLUSH_ROWS) or time.monotonic() - clock > FLUSH_SECONDS:
+            flush()
+
+    session.report(stored, len(rows), "")
+    _decode(lm, [prompts[i] for i in waiting], [rows[i] for i in waiting], decoder, spec["seed"], batch_size, on_finish)
+    flush()
     store.finish_evaluation(evaluation_id, "done", wall_s=time.monotonic() - started)
 
 
-def partition(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Rows of similar prompt length together; depends on the rows only, never on what is finished already.
-
-    Args:
-        lengths: prompt length of each row.
-        batch_size: rows per batch.
-
-    Returns:
-        Row indices per batch, longest prompts first (the largest memory need shows at once).
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
 def _decode(
-    lm: DiffusionLM, prompts: list[list[int]], rows: list[Row], decoder: DecoderConfig, seed: int | None
-) -> list[Generation]:
+    lm: DiffusionLM,
+    prompts: list[list[int]],
+    rows: list[Row],
+    decoder: DecoderConfig,
+    seed: int | None,
+    batch_size: int,
+    on_finish: Callable[[int, Generation], None],
+) -> None:
     from dare_bench.dare.decoding.dispatch import generate
 
     seeds = [stream_seed(seed or 0, "decode", row.id, 0) for row in rows]
-    return generate(lm, prompts, decoder, seeds, batch_size=len(prompts))
+    generate(lm, prompts, decoder, seeds, batch_size=batch_size, on_finish=on_finish)
 
 
 def sample(lm: DiffusionLM, row: Row, prompt: str, found: Generation) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -173,7 +176,7 @@ def comparability(
         decode_budget={"max_new_tokens": decoder.gen_length, "rule": "unbounded"},
         sampling={
             "temperature": decoder.temperature,
-            "top_p": 1.0,
+            "top_p": decoder.top_p or 1.0,
             "repeats": 1,
             "seeds": "per-sample" if decoder.draws else "fixed",
             "stop": "the checkpoint's end tokens",
