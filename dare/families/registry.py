@@ -17,8 +17,8 @@ from dare_bench.dare.families.facts import Family
 
 _FAMILIES: dict[str, Family] = {}
 _NOT_FAMILIES = {
-    "base", "cache", "canvas", "catalog", "chat", "common", "dims", "facts", "keys", "loading", "places", "random_entries",
-    "registry", "tokens", "weights",
+    "base", "cache", "canvas", "catalog", "chat", "common", "dims", "facts", "keys", "last_layer", "loading", "places",
+    "random_entries", "registry", "tokens", "weights",
 }  # fmt: skip
 
 
