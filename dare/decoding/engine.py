@@ -19,7 +19,7 @@ from dare_bench.dare.decoding import caches, editors, fit, request, schedulers, 
 from dare_bench.dare.decoding.commits import Committer, Look
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.draws import CounterDraws, Draws, TorchDraws
-from dare_bench.dare.decoding.feed import Feeder, Span, call_positions, groups
+from dare_bench.dare.decoding.feed import Feeder, Span, call_positions, groups, most_positions
 from dare_bench.dare.decoding.generation import Generation
 from dare_bench.dare.decoding.predict import Predictor
 from dare_bench.dare.decoding.slots import KINDS, Slots
@@ -105,7 +105,7 @@ class Session:
                 decoder.weighting, decoder.weighting_options, slots, self.slots.widest, lm.vocab_size, lm.device
             )
         self.feeder = Feeder(self.slots, keeps=self.policy.keeps)
-        self.call = call_positions(lm)
+        self.bounds = call_positions(lm), most_positions(lm)
         predictor = Predictor(lm, decoder, measure=entry.measure, needs_entropy=entry.needs_entropy)
         self.committer = Committer(
             self.slots, predictor, entry, options, schedule, schedule_options, edit, self.weighting, self._draws
@@ -157,7 +157,7 @@ class Session:
         now = self.slots.at(rows)
         window, kinds = self._windows(now)
         spans = list(zip(*torch.stack([window.low, window.high, window.keys]).tolist(), strict=True))
-        together = groups([high - low for low, high, _ in spans], self.call)
+        together = groups([high - low for low, high, _ in spans], *self.bounds)
         if len(together) > 1:  # rows that share a network call lie side by side
             order = [index for group in together for index in group]
             pick = torch.tensor(order, device=rows.device)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 #: What one more network call costs beside its arithmetic, in floating point operations per layer.
 CALL_FLOPS = {"cpu": 2e7, "cuda": 1e11}
+#: A CPU is slower per position once the widest activation of a call leaves its cache.
+CACHE_BYTES = 1 << 21
 #: What a row feeds: positions [low, high), keys [0, keys).
 Span = tuple[int, int, int]
 
@@ -23,16 +25,36 @@ def call_positions(lm: DiffusionLM) -> float:
     return flops * lm.dims.layers / (2 * lm.dims.linear)
 
 
-def groups(widths: Sequence[int], call: float) -> list[list[int]]:
+def most_positions(lm: DiffusionLM) -> int | None:
+    """How many positions a network call should feed at most; null = any number."""
+    if lm.device.type != "cpu":
+        return None
+    return max(256, CACHE_BYTES // (lm.dtype.itemsize * max(lm.dims.mlp, lm.dims.hidden)))
+
+
+def groups(widths: Sequence[int], call: float, most: int | None = None) -> list[list[int]]:
     """Rows to feed together, so that padding and calls cost least: rows of like width, narrow groups first.
 
     Args:
         widths: positions each row feeds; a group is padded to its widest row.
         call: positions that cost as much as one more call.
+        most: positions of a group, unless one row alone has more.
 
     Returns:
         Indices, each once.
     """
+    found = _cheapest(widths, call)
+    if most is None:
+        return found
+    parts = []
+    for group in found:
+        rows = max(1, most // max(widths[index] for index in group))
+        count = -(-len(group) // rows)  # parts of like size
+        parts += [group[len(group) * part // count : len(group) * (part + 1) // count] for part in range(count)]
+    return parts
+
+
+def _cheapest(widths: Sequence[int], call: float) -> list[list[int]]:
     order = sorted(range(len(widths)), key=lambda index: (widths[index], index))
     if not order or widths[order[0]] == widths[order[-1]]:
         return [order] if order else []

@@ -27,7 +27,7 @@ class PositionCache(Cache):
         super().__init__(layers=[])
         self._size = (rows, length)
         self._store: list[tuple[Tensor, Tensor]] = []
-        self._rows: Tensor | None = None
+        self._rows: Tensor | slice = slice(0)
         self._index: Tensor | None = None
         self._slots: Tensor | None = None
         self._end = 0
@@ -45,8 +45,10 @@ class PositionCache(Cache):
             slots: int64 [A, n], position of each fed token.
             end: slots [0, end) are returned as keys.
         """
-        whole = torch.arange(self._size[0], device=rows.device)
-        self._rows = None if torch.equal(rows, whole) else rows  # in their order: no copy of the store is needed
+        first = int(rows[0]) if len(rows) else 0
+        run = torch.arange(first, first + len(rows), device=rows.device)
+        # Neighbours in their order: no copy of the store is needed.
+        self._rows = slice(first, first + len(rows)) if torch.equal(rows, run) else rows
         self._index, self._slots, self._end = rows[:, None], slots, end
 
     def grow(self, length: int) -> None:
@@ -71,8 +73,7 @@ class PositionCache(Cache):
         found = []
         for store, states in zip(self._store[layer_idx], (key_states, value_states), strict=True):
             store[self._index, self._slots] = states.transpose(1, 2)
-            kept = store[:, : self._end] if self._rows is None else store[self._rows, : self._end]
-            found.append(kept.transpose(1, 2))
+            found.append(store[self._rows, : self._end].transpose(1, 2))
         return found[0], found[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -68,3 +68,9 @@ def test_training_and_networks_of_another_shape_are_left_alone(tiny) -> None:
         assert "forward" in vars(trunk.layers[-1].mlp)
         raise RuntimeError("stopped")
     assert "forward" not in vars(trunk.layers[-1].mlp)
+
+
+def test_a_group_is_split_where_it_feeds_too_much() -> None:
+    assert groups([8] * 5, 1e6, most=16) == [[0], [1, 2], [3, 4]]
+    assert groups([8, 400], 1.0, most=16) == [[0], [1]]
+    assert groups([8] * 4, 1e6, most=32) == [[0, 1, 2, 3]]
