@@ -19,7 +19,8 @@ def generate(
     Args:
         lm: model in evaluation mode.
         prompts: token ids.
-        decoder: settings; those its engine does not honour are ignored (manifests that give them are refused).
+        decoder: settings; an engine refuses or leaves out what it does not honour (`Family.decoder_fields`), manifests that
+            give such a field are refused before.
         seeds: one per prompt.
         options: ``batch_size``, ``on_finish``.
     """

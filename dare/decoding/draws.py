@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -90,8 +90,3 @@ class TorchDraws:
         if count:
             chosen[torch.multinomial(line, count, generator=self.generator)] = True
         return (chosen[columns.clamp(max=self.canvas - 1)]) & inside
-
-
-def seeds_of(seeds: Sequence[int], device: torch.device) -> Tensor:
-    """Decoding seeds of slots, int64 [R]."""
-    return torch.tensor([stream_seed(seed, "decode") for seed in seeds], device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import SimpleNamespace
 
 import torch
@@ -23,8 +23,6 @@ _PER_SLOT = (
 #: Counters: forwards, positions fed, query x key pairs, positions at which the head was computed.
 _COSTS = ("nfe", "fed", "read", "outputs")
 _FLAGS = ("active", "fresh", "built", "stopped", "cut")
-
-Layout = Callable[[int], list[tuple[int, int]]]
 
 
 class Slots:

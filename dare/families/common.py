@@ -100,3 +100,22 @@ def decoder_arguments(
         "bos_token_id": None,
         "eos_token_id": None,
     }
+
+
+def qwen3_moe_arguments(sizes: Dims, *, renormalise: bool) -> dict[str, Any]:
+    """Arguments of `Qwen3MoeConfig` beside those of every decoder.
+
+    Args:
+        sizes: with experts.
+        renormalise: the routing weights of the chosen experts are scaled to sum 1.
+    """
+    experts = sizes.experts
+    assert experts is not None
+    return {
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.per_token,
+        "moe_intermediate_size": experts.width,
+        "mlp_only_layers": sorted(experts.dense_layers),
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": renormalise,
+    }

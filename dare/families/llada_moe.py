@@ -64,17 +64,8 @@ def network(config: Mapping[str, Any]) -> Network:
     require(config, "llada_moe", _SWITCHES)
     only(config, "llada_moe", _KNOWN)
     sizes = dims(config)
-    experts = sizes.experts
-    assert experts is not None
     arguments = common.decoder_arguments(sizes, config, rope_theta=50000.0, eps=1e-5, positions=8192)
-    arguments |= {
-        "num_experts": experts.count,
-        "num_experts_per_tok": experts.per_token,
-        "moe_intermediate_size": experts.width,
-        "mlp_only_layers": sorted(experts.dense_layers),
-        "decoder_sparse_step": 1,
-        "norm_topk_prob": False,
-    }
+    arguments |= common.qwen3_moe_arguments(sizes, renormalise=False)
     return Network("Qwen3MoeForCausalLM", "Qwen3MoeConfig", arguments)
 
 

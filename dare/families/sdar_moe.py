@@ -35,17 +35,8 @@ def network(config: Mapping[str, Any]) -> Network:
     require(config, "sdar_moe", _SWITCHES)
     only(config, "sdar_moe", _KNOWN)
     sizes = dims(config)
-    experts = sizes.experts
-    assert experts is not None
     arguments = common.decoder_arguments(sizes, config, rope_theta=1e6, eps=1e-6, positions=32768)
-    arguments |= {
-        "num_experts": experts.count,
-        "num_experts_per_tok": experts.per_token,
-        "moe_intermediate_size": experts.width,
-        "mlp_only_layers": sorted(experts.dense_layers),
-        "decoder_sparse_step": 1,
-        "norm_topk_prob": bool(config.get("norm_topk_prob", True)),
-    }
+    arguments |= common.qwen3_moe_arguments(sizes, renormalise=bool(config.get("norm_topk_prob", True)))
     return Network("Qwen3MoeForCausalLM", "Qwen3MoeConfig", arguments)
 
 
