@@ -241,7 +241,7 @@ class Benchmark(ABC):
         """Returns a reward function with TRL's signature ``(prompts, completions, **columns) -> list[float]``.
 
         Args:
-            kind: ``exact`` or ``shaped`` (`suites/rewards.py`).
+            kind: name of a reward (`suites/rewards`).
             protocol: protocol whose scorer judges; null = default.
 
         Returns:
@@ -249,9 +249,9 @@ class Benchmark(ABC):
 
         Raises:
             NotScorableError: answers cannot be graded.
-            UnknownNameError: no such kind.
+            UnknownNameError: no such reward.
         """
-        from dare_bench.suites import rewards  # imported here: rewards builds on this module
+        from dare_bench.suites import rewards  # imported here: rewards build on this module
 
         return rewards.make(self, kind, protocol=protocol)
 

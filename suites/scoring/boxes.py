@@ -41,6 +41,12 @@ class Box:
         return not any(char.isalnum() for char in re.sub(r"\\?\.?\s?f?boxed", "", self.content))
 
 
+def before_end(text: str) -> str:
+    """Returns the text up to its first end token."""
+    end = _END.search(text)
+    return text[: end.start()] if end else text
+
+
 def answer_part(text: str) -> str:
     """Returns what a reader grades: up to the first end token, without a leading `<think>...</think>`.
 
@@ -50,8 +56,7 @@ def answer_part(text: str) -> str:
     Returns:
         The part of the text to grade.
     """
-    end = _END.search(text)
-    body = text[: end.start()] if end else text
+    body = before_end(text)
     if body.lstrip().startswith("<think>"):
         close = body.find("</think>")
         if close >= 0:
