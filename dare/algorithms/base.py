@@ -1,4 +1,4 @@
-"""What an algorithm is: `Needs`, `Rows`, `Algorithm`. Imports torch only when rows are made.
+"""What an algorithm is: `Needs`, `Batch`, `Rows`, `Algorithm`. Imports torch only when rows are made.
 
 Every algorithm is a rollout kind, a deterministic function from responses and a seed to *rows* (corrupted inputs with
 target positions), and a scalar function of the rows' log-probabilities and the advantages. Masks, scoring of old and
@@ -8,9 +8,10 @@ reference policies, memory, batching, sharding and logging belong to `dare.train
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from dare_bench.dare.algorithms.rows import Rows
 from dare_bench.dare.lazy import lazy_import
 from dare_bench.dare.randomness import stream_seed
 
@@ -45,69 +46,53 @@ class Needs:
 
 
 @dataclass
-class Rows:
-    """Corrupted inputs with target positions: N rows, S input length, K candidates (normally 1).
+class Steps:
+    """Denoising steps of the responses with a full guess at each (`Needs.trace` = ``states``).
 
     Attributes:
-        ids: int64 [N, S], what the network reads (the noisy part, for ``noisy_clean``).
-        targets: int64 [N, S, K], token(s) scored at each position.
-        mask: bool [N, S], positions that are scored and counted.
-        weight: float [N, S], estimator weight of a position (1/t, n/k, ...), normaliser included where one is fixed.
-        owner: int64 [N], index of the response in the batch.
-        draw: int64 [N], Monte-Carlo draw, step or position index.
-        position_ids: int64 [N, S], place of each token in its sequence.
-        real: bool [N, S], False = padding.
-        layout: ``full`` (the family's own attention) or ``noisy_clean`` (doubled layout of block diffusion).
-        block_length: tokens per block, for ``noisy_clean``.
-        context: int64 [N, L], the clean sequence, for ``noisy_clean``.
-        context_real: bool [N, L].
+        inputs: int64 [B, T, S], what step t read (prompt, committed tokens, masks).
+        guesses: int64 [B, T, S], the token sampled at every masked position of it; the input's own token elsewhere.
+        confidence: float [B, T, S], probability of the guessed token (temperature 1); 0 where not masked.
+        rewards: float [B, T], reward of the text that guess t decodes to.
     """
 
-    ids: Tensor
-    targets: Tensor
-    mask: Tensor
-    weight: Tensor
-    owner: Tensor
-    draw: Tensor
-    position_ids: Tensor
-    real: Tensor
-    layout: Literal["full", "noisy_clean"] = "full"
-    block_length: int = 0
-    context: Tensor | None = None
-    context_real: Tensor | None = None
-
-    def __len__(self) -> int:
-        return self.ids.shape[0]
-
-    def select(self, index: Tensor) -> Rows:
-        """The rows at `index` (int64 [n]), with columns that are padding in all of them cut off."""
-        fields = {name: getattr(self, name)[index] for name in _PER_ROW}
-        width = _last_true(fields["real"])
-        fields |= {name: fields[name][:, :width] for name in _PER_ROW if name not in ("owner", "draw")}
-        if self.context is not None:
-            real = self.context_real[index]
-            length = _last_true(real)
-            fields |= {"context": self.context[index][:, :length], "context_real": real[:, :length]}
-        return replace(self, **fields)
-
-    def to(self, device: Any) -> Rows:
-        """The same rows on another device."""
-        names = [*_PER_ROW, *(("context", "context_real") if self.context is not None else ())]
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
-    @property
-    def tokens_fed(self) -> int:
-        """Tokens the network reads for these rows, padding excluded."""
-        fed = int(self.real.sum())
-        return fed if self.context_real is None else fed + int(self.context_real.sum())
+    inputs: Tensor
+    guesses: Tensor
+    confidence: Tensor
+    rewards: Tensor
 
 
-_PER_ROW = ("ids", "targets", "mask", "weight", "owner", "draw", "position_ids", "real")
+@dataclass
+class Tree:
+    """Partial generations that branch (`Needs.rollout` = ``tree``); the batch's responses are its leaves.
+
+    Attributes:
+        states: int64 [M, S], tokens of each node, masks where nothing is committed yet.
+        parents: int64 [M], node a node continues; -1 for the root of a prompt (nothing committed).
+        member: int64 [M], one response of the batch below the node: it gives prompt length and group.
+        leaf: int64 [M], the response a node is; -1 for inner nodes.
+    """
+
+    states: Tensor
+    parents: Tensor
+    member: Tensor
+    leaf: Tensor
 
 
-def _last_true(real: Tensor) -> int:
-    columns = real.any(0).nonzero()
-    return int(columns[-1]) + 1 if len(columns) else 1
+@dataclass
+class Trace:
+    """How the responses of a batch came about, as far as `Needs` asks.
+
+    Attributes:
+        step_map: int64 [B, S], the forward (0-based, of its row) that committed a token; -1 where none did: prompt,
+            padding, fill behind an end token, blocks never decoded.
+        steps: with ``trace="states"``.
+        tree: with ``rollout="tree"``.
+    """
+
+    step_map: Tensor
+    steps: Steps | None = None
+    tree: Tree | None = None
 
 
 @dataclass
@@ -124,6 +109,8 @@ class Batch:
         rewards: float [B] or None.
         mask_token_id, eos_token_id: special ids.
         block_length: blocks of the block families; 0 for full attention.
+        chosen: bool [B], the preferred response of its pair (pair = group), for preference data.
+        trace: how the responses were sampled, where `Needs` asks for it.
     """
 
     ids: Tensor
@@ -136,6 +123,8 @@ class Batch:
     eos_token_id: int
     block_length: int = 0
     rewards: Tensor | None = None
+    chosen: Tensor | None = None
+    trace: Trace | None = None
 
     @property
     def response(self) -> Tensor:
@@ -158,12 +147,16 @@ class Context:
         step: optimiser step (supervised) or rollout index.
         total_steps: of the run.
         inner: inner iteration (pass over one rollout batch).
+        inner_iterations: passes over one rollout batch in all.
+        batch: the responses; losses read counted lengths and groups from it. No seed depends on it.
     """
 
     run_seed: int
     step: int = 0
     total_steps: int = 1
     inner: int = 0
+    inner_iterations: int = 1
+    batch: Batch | None = None
 
     def seeds(self, stream: str, batch: Batch) -> list[int]:
         """One seed per response: equal for old, reference and policy, independent of batching and world size."""
@@ -195,12 +188,22 @@ class Algorithm(Protocol):
     separable: bool
 
     def advantages(self, batch: Batch) -> Tensor:
-        """Advantages float [B] from `batch.rewards` and `batch.groups` (unused without a rollout)."""
+        """Advantages float [B] from `batch.rewards` and `batch.groups` (unused without a rollout).
+
+        Algorithms with step rewards return [B, T], those on trees one per node; they index them in `loss` themselves.
+        """
 
     def rows(self, batch: Batch, context: Context) -> Iterable[Rows]:
-        """Rows of one optimiser step; equal context, equal rows."""
+        """Rows of one optimiser step, in one or more parts; equal context, equal rows (parts may be made twice)."""
 
     def loss(
         self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
     ) -> tuple[Tensor, dict[str, float]]:
-        """Scalar loss and metrics from log-probabilities [N, S, K] (0 where `rows.mask` is False)."""
+        """Scalar loss and metrics from log-probabilities [N, S, K] (0 where `rows.mask` is False).
+
+        Without `separable` one call gets the rows of all responses. With it the loss is a sum over rows, normaliser
+        included: it is called for one micro-batch after the other, each with its backward pass.
+        """
+
+
+__all__ = ["Algorithm", "Batch", "Context", "Needs", "Rows", "Steps", "Trace", "Tree"]

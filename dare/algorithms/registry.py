@@ -14,7 +14,9 @@ from dare_bench.dare.families.registry import UnknownName
 from dare_bench.dare.training.config import TrainConfig
 
 _REGISTRY: dict[str, list[AlgorithmEntry]] = {}
-_NOT_ALGORITHMS = {"base", "registry", "objectives", "advantages"}
+_NOT_ALGORITHMS = {
+    "advantages", "base", "estimators", "objectives", "options", "policy", "registry", "rows", "trajectories",
+}  # fmt: skip
 
 #: (optimisation settings, the algorithm's own settings) -> what cannot be honoured, field -> what is allowed.
 Check = Callable[[TrainConfig, Any], Mapping[str, str]]

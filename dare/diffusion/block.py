@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from dare_bench.dare.algorithms.base import Batch, Rows
 from torch import Tensor
@@ -68,14 +70,32 @@ def rows_from(
 
 
 def concatenate(parts: list[Rows]) -> Rows:
-    """Stack rows of equal widths (several draws of one batch)."""
+    """Stack rows of one layout (several draws of one batch); narrower parts are padded at the right."""
     first = parts[0]
     if len(parts) == 1:
         return first
-
-    def stack(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
+    if any((part.layout, part.block_length, part.temperature) != _kind(first) for part in parts):
+        raise ValueError("rows of unlike layout, block length or temperature cannot be one batch")
     names = ("ids", "targets", "mask", "weight", "owner", "draw", "position_ids", "real", "context", "context_real")
-    return Rows(**{name: stack(name) for name in names}, layout=first.layout, block_length=first.block_length)
+    return replace(first, **{name: _stack([getattr(part, name) for part in parts]) for name in names})
+
+
+def _kind(rows: Rows) -> tuple[str, int, float]:
+    return rows.layout, rows.block_length, rows.temperature
+
+
+def _stack(values: list[Tensor | None]) -> Tensor | None:
+    if values[0] is None:
+        return None
+    if values[0].dim() > 1:
+        shape = [max(value.shape[axis] for value in values) for axis in range(1, values[0].dim())]
+        values = [_widen(value, shape) for value in values]
+    return torch.cat(values)
+
+
+def _widen(value: Tensor, shape: list[int]) -> Tensor:
+    if list(value.shape[1:]) == shape:
+        return value
+    wide = value.new_zeros(len(value), *shape)
+    wide[tuple(slice(size) for size in value.shape)] = value
+    return wide

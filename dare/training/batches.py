@@ -11,7 +11,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed, uniform
 from dare_bench.dare.training.config import TrainConfig
-from dare_bench.dare.training.data import Encoded, collate
+from dare_bench.dare.training.data import Encoded, collate, collate_pairs, encode
 from dare_bench.dare.training.mixture import Mixture
 from dare_bench.dare.training.progress import Run
 from dare_bench.dare.training.rollout import RewardFunction, rollout
@@ -33,6 +33,7 @@ class Batches:
         self.lm, self.algorithm, self.examples, self.encoded = lm, algorithm, examples, encoded
         self.mixture, self.config, self.seed = mixture, config, seed
         self.options = getattr(algorithm, "config", None)
+        self.rejected = _rejected(lm, algorithm, examples, config) if algorithm.needs.pairs else []
         self.rolls = algorithm.needs.rollout != "none"
         self.inner_iterations = int(getattr(self.options, "inner_iterations", 1)) if self.rolls else 1
 
@@ -52,6 +53,8 @@ class Batches:
         cycles = -(-self.config.steps // self.inner_iterations)
         picked = self.mixture.pick(seed=self.seed, step=cycle, total_steps=cycles, size=self.config.batch_size)
         rows = [self.encoded[index] for index in picked]
+        if self.algorithm.needs.pairs:
+            return self._pairs(picked), {}
         # An example may come twice in a batch: its slot makes the draws differ.
         rows = [replace(row, id=f"{row.id}#{slot}") for slot, row in enumerate(rows)]
         if not self.rolls:
@@ -60,7 +63,7 @@ class Batches:
                 u = uniform([stream_seed(self.seed, "pad_blocks", cycle)], len(rows))[0]
                 extra = (u * (self.config.pad_blocks + 1)).long().tolist()
             return collate(self.lm, rows, extra_blocks=extra), {}
-        decoder = replace(self.decoder, temperature=float(self.options.temperature))
+        decoder = rollout_decoder(self.decoder, self.options.temperature, self.algorithm.needs.rollout)
         rolled = rollout(
             self.lm,
             rows,
@@ -74,3 +77,46 @@ class Batches:
         )
         run.add(rollout_tokens=rolled.tokens, rollout_nfe=rolled.nfe, rollout_flops=rolled.flops)
         return rolled.batch, rolled.metrics
+
+    def _pairs(self, picked: Sequence[int]) -> Batch:
+        named = [[replace(side[index], id=f"{side[index].id}#{slot}") for slot, index in enumerate(picked)]
+                 for side in (self.encoded, self.rejected)]  # fmt: skip
+        return collate_pairs(self.lm, *named)
+
+
+def rollout_decoder(decoder: DecoderConfig, temperature: float, kind: str) -> DecoderConfig:
+    """The decoder of a rollout.
+
+    Args:
+        decoder: of the manifest.
+        temperature: of the algorithm.
+        kind: `Needs.rollout`; ``ar`` decodes strictly left to right, one token per forward.
+    """
+    if kind != "ar":
+        return replace(decoder, temperature=float(temperature))
+    return replace(
+        decoder,
+        temperature=float(temperature),
+        selector="sequential",
+        selector_options={},
+        scheduler="quota",
+        scheduler_options={},
+        steps_per_block=None,
+        weighting="none",
+        weighting_options={},
+        editor="none",
+        editor_options={},
+    )
+
+
+def _rejected(
+    lm: DiffusionLM, algorithm: Algorithm, examples: Sequence[Mapping[str, Any]], config: TrainConfig
+) -> list[Encoded]:
+    """The rejected answers, tokenised; the chosen ones are the examples' completions."""
+    missing = [example.get("id") for example in examples if "rejected" not in example or "completion" not in example]
+    if missing:
+        raise ValueError(
+            f"example {missing[0]!r} has no rejected answer; {algorithm.name} trains on chosen/rejected pairs"
+        )
+    pairs = [{**example, "completion": example["rejected"]} for example in examples]
+    return encode(lm, pairs, max_length=config.max_length)

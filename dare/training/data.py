@@ -127,3 +127,23 @@ def collate(
         eos_token_id=lm.eos_token_id,
         block_length=lm.block_length if lm.is_block_causal else 0,
     )
+
+
+def collate_pairs(lm: DiffusionLM, chosen: Sequence[Encoded], rejected: Sequence[Encoded]) -> Batch:
+    """Pad preference pairs to one batch: rows 2i and 2i + 1 are the chosen and the rejected response of pair i.
+
+    Unlike supervised examples, no row is filled with end tokens: the likelihood is that of the response, its end token
+    included; padding is neither attended nor counted.
+
+    Args:
+        lm: special ids and block length.
+        chosen, rejected: tokenised examples, in the same order.
+    """
+    rows = [row for pair in zip(chosen, rejected, strict=True) for row in pair]
+    sides = [f"{row.id}/{('chosen', 'rejected')[index % 2]}" for index, row in enumerate(rows)]
+    batch = collate(lm, rows, uids=sides)
+    batch.lengths = batch.prompt_lengths + torch.tensor([len(row.response) for row in rows])
+    batch.counted = batch.response
+    batch.groups = torch.arange(len(rows)) // 2
+    batch.chosen = torch.arange(len(rows)) % 2 == 0
+    return batch

@@ -8,13 +8,17 @@ gradient, and memory does not grow with the number of rows or Monte-Carlo draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from dare_bench.dare.algorithms.base import Algorithm, Context, Rows
+from dare_bench.dare.diffusion.block import concatenate
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.kernels.token_logprob import token_logprob
 from torch import Tensor
+
+#: Log-probabilities [N, S, K] of the rows, one tensor per part; None = not scored.
+Scores = Tensor | Sequence[Tensor] | None
 
 
 def score(lm: DiffusionLM, rows: Rows) -> Tensor:
@@ -41,6 +45,8 @@ def score(lm: DiffusionLM, rows: Rows) -> Tensor:
     else:
         real = None if bool(rows.real.all()) else rows.real
         hidden = lm.hidden(rows.ids, attention_mask=real, position_ids=rows.position_ids, positions=rows.mask)
+    if rows.temperature != 1.0:
+        hidden = hidden / rows.temperature  # the head is linear: this divides the logits
     logps = token_logprob(hidden, lm.head_weight, rows.targets[rows.mask]).logps
     return logps.new_zeros(rows.targets.shape).index_put((rows.mask,), logps)
 
@@ -77,12 +83,12 @@ def score_all(lm: DiffusionLM, rows: Rows, micro_rows: int | None) -> Tensor:
 def backward(
     lm: DiffusionLM,
     algorithm: Algorithm,
-    rows: Rows,
+    rows: Rows | Iterable[Rows],
     advantages: Tensor,
     context: Context,
     *,
-    old: Tensor | None = None,
-    ref: Tensor | None = None,
+    old: Scores = None,
+    ref: Scores = None,
     micro_rows: int | None = None,
     push: Callable[[Tensor], None] = Tensor.backward,
 ) -> dict[str, float]:
@@ -91,18 +97,53 @@ def backward(
     Args:
         lm: policy.
         algorithm: gives the loss.
-        rows: all rows of the step (whole groups).
+        rows: all rows of the step (whole groups), in one part or several. Of a separable algorithm one part is held at a
+            time.
         advantages: [B].
         context: where in the run.
-        old, ref: [N, S, K] log-probabilities under the rollout and the reference policy.
+        old, ref: [N, S, K] log-probabilities under the rollout and the reference policy, one tensor per part.
         micro_rows: rows per forward.
         push: runs the backward pass of a scalar (accelerate's, when mixed precision scales it).
 
     Returns:
         The loss's metrics; ``loss`` is the value of the whole batch.
     """
+    parts = [rows] if isinstance(rows, Rows) else rows
+    old, ref = _per_part(old), _per_part(ref)
     if algorithm.separable:
-        return _separable(lm, algorithm, rows, advantages, context, old, ref, micro_rows, push)
+        return _separable(lm, algorithm, parts, advantages, context, old, ref, micro_rows, push)
+    rows = concatenate(list(parts))
+    return _coupled(lm, algorithm, rows, advantages, context, joined(old, rows), joined(ref, rows), micro_rows, push)
+
+
+def joined(scores: Sequence[Tensor] | None, rows: Rows) -> Tensor | None:
+    """Scores of parts as those of the concatenated rows [N, S, K]."""
+    if scores is None:
+        return None
+    out = scores[0].new_zeros(rows.targets.shape)
+    begin = 0
+    for part in scores:
+        out[begin : begin + len(part), : part.shape[1], : part.shape[2]] = part
+        begin += len(part)
+    return out
+
+
+def _per_part(scores: Scores) -> Sequence[Tensor] | None:
+    return [scores] if isinstance(scores, Tensor) else scores
+
+
+def _coupled(
+    lm: DiffusionLM,
+    algorithm: Algorithm,
+    rows: Rows,
+    advantages: Tensor,
+    context: Context,
+    old: Tensor | None,
+    ref: Tensor | None,
+    micro_rows: int | None,
+    push: Callable[[Tensor], None],
+) -> dict[str, float]:
+    """One loss call over all rows: its gradient with respect to the log-probabilities is pushed part by part."""
     parts = list(chunks(rows, micro_rows))
     if len(parts) == 1:
         new = score(lm, rows).cpu()
@@ -122,30 +163,33 @@ def backward(
 def _separable(
     lm: DiffusionLM,
     algorithm: Algorithm,
-    rows: Rows,
+    parts: Iterable[Rows],
     advantages: Tensor,
     context: Context,
-    old: Tensor | None,
-    ref: Tensor | None,
+    old: Sequence[Tensor] | None,
+    ref: Sequence[Tensor] | None,
     micro_rows: int | None,
     push: Callable[[Tensor], None],
 ) -> dict[str, float]:
+    """One loss call and backward pass per micro-batch: the loss is a sum over rows."""
     total: dict[str, float] = {}
-    counted = max(int(rows.mask.sum()), 1)
-    for index in chunks(rows, micro_rows):
-        part = rows.select(index)
-        new = score(lm, part)
-        width = new.shape[1]
-        loss, metrics = algorithm.loss(
-            new,
-            None if old is None else old[index][:, :width].to(new.device),
-            None if ref is None else ref[index][:, :width].to(new.device),
-            part.to(new.device),
-            advantages,
-            context,
-        )
-        push(loss)
-        share = int(part.mask.sum()) / counted
-        for name, value in metrics.items():  # the loss adds up, everything else is a mean over scored tokens
-            total[name] = total.get(name, 0.0) + (value if name == "loss" else value * share)
-    return total
+    counted = 0
+    for number, rows in enumerate(parts):
+        for index in chunks(rows, micro_rows):
+            part = rows.select(index)
+            new = score(lm, part)
+            width = new.shape[1]
+            loss, metrics = algorithm.loss(
+                new,
+                new.detach() if old is None else old[number][index][:, :width].to(new.device),
+                None if ref is None else ref[number][index][:, :width].to(new.device),
+                part.to(new.device),
+                advantages.to(new.device),
+                context,
+            )
+            push(loss)
+            share = int(part.mask.sum())
+            counted += share
+            for name, value in metrics.items():  # the loss adds up, everything else is a mean over scored tokens
+                total[name] = total.get(name, 0.0) + (value if name == "loss" else value * share)
+    return {name: value if name == "loss" else value / max(counted, 1) for name, value in total.items()}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from dare_bench.dare.algorithms.base import Batch
+from dare_bench.dare.algorithms.base import Batch, Trace
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.engine import generate
-from dare_bench.dare.decoding.generation import Generation
+from dare_bench.dare.decoding.generation import NEVER, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.data import Encoded, collate
@@ -87,7 +87,7 @@ def rollout(
         values = torch.tensor([0.0 if value is None else float(value) for value in given])
         total += weight * values
         metrics[f"reward/{getattr(function, '__name__', 'reward')}"] = float(values.mean())
-    batch = _batch(lm, rows, responses, group_size, total, int(decoder.gen_length or 0))
+    batch = _batch(lm, rows, generations, group_size, total, int(decoder.gen_length or 0))
     groups = total.view(-1, group_size)
     metrics |= {
         "reward": float(total.mean()),
@@ -113,27 +113,40 @@ def _through_stop(generation: Generation) -> list[int]:
 def _batch(
     lm: DiffusionLM,
     rows: Sequence[Encoded],
-    responses: Sequence[list[int]],
+    generations: Sequence[Generation],
     group_size: int,
     rewards: torch.Tensor,
     gen_length: int,
 ) -> Batch:
-    """Collate; only positions up to the first stop token count, the fill behind it does not.
+    """Collate what was decoded, behind the first stop token too; only positions through that token are counted.
 
     Under full attention every row gets `gen_length` places behind its prompt, as it had while it was decoded: a
-    surrogate that masks them all then depends on the row alone, not on the longest response of the batch.
+    surrogate that masks them all then depends on the row alone, not on the longest response of the batch. Block families
+    keep the whole last block. Places that were never decoded hold the padding token.
     """
-    fill = 0 if lm.is_block_causal else gen_length
+    width = 0 if lm.is_block_causal else gen_length
     filled = [
-        replace(row, response=[*response, *[lm.pad_token_id] * (fill - len(response))])
-        for row, response in zip(rows, responses, strict=True)
-    ]
+        replace(row, response=[*(token if step != NEVER else lm.pad_token_id for token, step in _decoded(generation)),
+                               *[lm.pad_token_id] * (width - len(generation.token_ids))])
+        for row, generation in zip(rows, generations, strict=True)
+    ]  # fmt: skip
     batch = collate(lm, filled, uids=[row.id for row in rows])
     if not lm.is_block_causal:
         batch.lengths = batch.prompt_lengths + gen_length
-    ends = batch.prompt_lengths + torch.tensor([len(response) for response in responses])
+    ends = batch.prompt_lengths + torch.tensor([len(_through_stop(generation)) for generation in generations])
     columns = torch.arange(batch.ids.shape[1])
     batch.counted = batch.counted & (columns < ends[:, None])
     batch.groups = torch.arange(len(rows)) // group_size
     batch.rewards = rewards
+    step_map = torch.full(batch.ids.shape, NEVER)
+    for index, generation in enumerate(generations):
+        begin = int(batch.prompt_lengths[index])
+        steps = torch.tensor(generation.step_map)
+        # Fill behind an end token was not chosen by the network: no step of the trajectory has it as its target.
+        step_map[index, begin : begin + len(steps)] = torch.where(steps < 0, NEVER, steps)
+    batch.trace = Trace(step_map)
     return batch
+
+
+def _decoded(generation: Generation) -> list[tuple[int, int]]:
+    return list(zip(generation.token_ids, generation.step_map, strict=True))

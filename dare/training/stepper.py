@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from dare_bench.dare.algorithms.base import Algorithm, Batch, Context, Rows
-from dare_bench.dare.diffusion.block import concatenate
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training import adapters, optim, replay
@@ -42,15 +41,21 @@ class Stepper:
     def cycle(self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: Run, began: float) -> None:
         """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out."""
         advantages = self.algorithm.advantages(batch)
-        contexts = [Context(self.seed, cycle, self.config.steps, j) for j in range(inner)]
-        rows = [concatenate(list(self.algorithm.rows(batch, context))) for context in contexts]
+        needs = self.algorithm.needs
+        # The last cycle of a run may be cut short: the schedule over its passes is that of a whole one.
+        passes = int(getattr(getattr(self.algorithm, "config", None), "inner_iterations", inner))
+        contexts = [Context(self.seed, cycle, self.config.steps, j, passes, batch) for j in range(inner)]
         with self.accelerator.autocast():
-            needs = self.algorithm.needs
-            old = [self._old(part) if needs.old and inner > 1 else None for part in rows]
-            ref = [self._ref(part) if needs.ref != "none" else None for part in rows]
+            old = [self._old(batch, context) if needs.old and inner > 1 else None for context in contexts]
+            ref = [self._ref(batch, context) if needs.ref != "none" else None for context in contexts]
         for j, context in enumerate(contexts):
-            self._step(rows[j], advantages, context, old[j], ref[j], batch, {**made}, run, began)
+            self._step(advantages, context, old[j], ref[j], batch, {**made}, run, began)
+            old[j] = ref[j] = None
             began = time.perf_counter()
+
+    def _parts(self, batch: Batch, context: Context) -> Iterator[Rows]:
+        """The rows of a step; made again for every use, so that only one part of them is held at a time."""
+        yield from self.algorithm.rows(batch, context)
 
     def _set_mode(self) -> None:
         supervised = self.algorithm.needs.rollout == "none"
@@ -62,23 +67,24 @@ class Stepper:
                 if isinstance(module, torch.nn.Dropout):
                     module.eval()
 
-    def _old(self, rows: Rows) -> Tensor:
+    def _old(self, batch: Batch, context: Context) -> list[Tensor]:
         self.lm.eval()
-        return replay.score_all(self.lm, rows, self.config.micro_batch_size)
+        return [replay.score_all(self.lm, part, self.config.micro_batch_size) for part in self._parts(batch, context)]
 
-    def _ref(self, rows: Rows) -> Tensor:
+    def _ref(self, batch: Batch, context: Context) -> list[Tensor]:
+        size = self.config.micro_batch_size
         if self.reference is not None:
-            return replay.score_all(self.reference, rows, self.config.micro_batch_size)
+            return [replay.score_all(self.reference, part, size) for part in self._parts(batch, context)]
+        self.lm.eval()
         with adapters.adapters_off(self.lm):
-            return replay.score_all(self.lm, rows, self.config.micro_batch_size)
+            return [replay.score_all(self.lm, part, size) for part in self._parts(batch, context)]
 
     def _step(
         self,
-        rows: Rows,
         advantages: Tensor,
         context: Context,
-        old: Tensor | None,
-        ref: Tensor | None,
+        old: list[Tensor] | None,
+        ref: list[Tensor] | None,
         batch: Batch,
         metrics: dict[str, float],
         run: Run,
@@ -88,11 +94,12 @@ class Stepper:
         lr = optim.set_lr(self.optimizers, run.step, config)
         self._set_mode()
         torch.manual_seed(stream_seed(self.seed, "dropout", run.step))
+        fed = _Fed(self._parts(batch, context))
         with self.accelerator.autocast() if config.dtype != "float32" else nullcontext():
             metrics |= replay.backward(
                 self.lm,
                 self.algorithm,
-                rows,
+                fed,
                 advantages,
                 context,
                 old=old,
@@ -112,17 +119,16 @@ class Stepper:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         run.step += 1
-        self._account(rows, batch, run, old is not None, ref is not None)
+        self._account(fed.tokens, batch, run, old is not None, ref is not None)
         wall = time.perf_counter() - began
         run.add(train_wall_s=wall)
         if self.on_point is not None and (run.step % config.log_every == 0 or run.step == stop_step(config)):
             metrics |= {"lr": lr, "train_tokens": run.totals["train_tokens"]}
             self.on_point(run.step, metrics, {"wall_s": wall})
 
-    def _account(self, rows: Rows, batch: Batch, run: Run, old: bool, ref: bool) -> None:
+    def _account(self, fed: int, batch: Batch, run: Run, old: bool, ref: bool) -> None:
         """Budget of one step: 6 N per token forwarded with a backward pass, 2 N per token only scored."""
         active = self.lm.dims.parameters
-        fed = rows.tokens_fed
         scored = fed * (int(old) + int(ref))
         run.add(
             updates=1,
@@ -130,3 +136,15 @@ class Stepper:
             train_tokens=fed,
             train_flops=6.0 * active * fed + 2.0 * active * scored,
         )
+
+
+class _Fed:
+    """Passes rows on and counts the tokens that are fed."""
+
+    def __init__(self, parts: Iterator[Rows]) -> None:
+        self.parts, self.tokens = parts, 0
+
+    def __iter__(self) -> Iterator[Rows]:
+        for part in self.parts:
+            self.tokens += part.tokens_fed
+            yield part

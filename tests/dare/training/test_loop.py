@@ -190,10 +190,11 @@ class TestReference:
         seen = []
         original = stepper.Stepper._ref
 
-        def spy(self, rows):
-            ref = original(self, rows)
+        def spy(self, batch, context):
+            (ref,) = original(self, batch, context)
+            (rows,) = self.algorithm.rows(batch, context)
             seen.append((ref, replay.score_all(start, rows, None)))
-            return ref
+            return [ref]
 
         monkeypatch.setattr(stepper.Stepper, "_ref", spy)
         run(lm, D1(D1Config(group_size=2, beta=0.5)), TrainConfig(steps=3, batch_size=2, lr=1e-2))
@@ -207,11 +208,12 @@ class TestReference:
         seen = []
         original = stepper.Stepper._ref
 
-        def spy(self, rows):
+        def spy(self, batch, context):
             assert self.reference is None
-            ref = original(self, rows)
+            (ref,) = original(self, batch, context)
+            (rows,) = self.algorithm.rows(batch, context)
             seen.append((ref, replay.score_all(start, rows, None), replay.score_all(self.lm, rows, None)))
-            return ref
+            return [ref]
 
         monkeypatch.setattr(stepper.Stepper, "_ref", spy)
         config = TrainConfig(steps=3, batch_size=2, lr=1e-2, peft=LoraConfig(r=4))
