@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,8 +16,21 @@ from dare_bench.suites.scoring.registry import Scorer
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """A reward without options. Options are a frozen dataclass whose `__post_init__` may raise ValueError."""
+class Options:
+    """Options that every reward has; those of one reward extend them.
+
+    Attributes:
+        truncated_within: a response that ends within so many tokens of its limit earns 0 (null = the length does not
+            matter; 0 = only responses that filled their room). It needs the column ``tokens_left``, which rollouts give.
+    """
+
+    truncated_within: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not 0 <= value < float("inf"):
+                raise ValueError(f"{field.name}: {value!r}; allowed: a number from 0")
 
 
 class Reward(ABC):
@@ -28,16 +43,17 @@ class Reward(ABC):
         name: what users write.
         summary: one line for ``dare-bench list``: what is paid for what.
         version: bumped on any change of what is paid.
-        options_class: frozen dataclass of options, each with a default; `options` is an instance of it.
+        options_class: frozen dataclass that extends `Options`, each with a default; `options` is an instance of it.
         columns: columns of the examples that are read; ``gold`` is one of them where it is.
         uses_scorer: whether the scorer of the benchmark's protocol judges; it is then `scorer`.
+        shares: rule -> share of the last batch in which it decided (see `note`), for training logs.
         __name__: name in training logs, for example ``mini_gsm_exact``.
     """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     version: ClassVar[int] = 1
-    options_class: ClassVar[type] = NoOptions
+    options_class: ClassVar[type[Options]] = Options
     columns: ClassVar[tuple[str, ...]] = ("gold",)
     uses_scorer: ClassVar[bool] = False
 
@@ -58,6 +74,8 @@ class Reward(ABC):
             )
         self.options = self.options_class() if options is None else options
         self.scorer = scorer
+        self.shares: dict[str, float] = {}
+        self._fired: Counter[str] = Counter()
         self.__name__ = label or self.name
 
     @abstractmethod
@@ -71,6 +89,10 @@ class Reward(ABC):
         Returns:
             The reward; null = this row is none of its business (left out of the weighted sum).
         """
+
+    def note(self, rule: str) -> None:
+        """Counts the rule that decided about an answer, for `shares`."""
+        self._fired[rule] += 1
 
     def exact(self, text: str, row: Row) -> float | None:
         """Returns 1 or 0 by this reward's own idea of a right answer; null: it has none.
@@ -99,7 +121,14 @@ class Reward(ABC):
             SuiteError: a column is missing or lengths differ.
         """
         rows = self._rows(prompts, completions, columns)
-        return self.grade_all([before_end(text_of(answer)) for answer in completions], rows)
+        self._fired.clear()
+        values = self.grade_all([before_end(text_of(answer)) for answer in completions], rows)
+        self.shares = {rule: count / len(rows) for rule, count in sorted(self._fired.items())}
+        near = self.options.truncated_within
+        if near is not None:
+            left = [row.columns["tokens_left"] for row in rows]
+            values = [0.0 if room <= near else value for room, value in zip(left, values, strict=True)]
+        return values
 
     def _rows(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> list[Row]:
         """Builds the rows of a batch; checks lengths and columns."""
@@ -107,7 +136,8 @@ class Reward(ABC):
         if len(prompts) != size:
             raise SuiteError(f"{self.__name__}: {len(prompts)} prompts but {size} completions; one each is needed")
         lists = per_row(columns, size)
-        for name in self.columns:
+        needed = self.columns if self.options.truncated_within is None else (*self.columns, "tokens_left")
+        for name in needed:
             if name not in lists:
                 given = columns.get(name)
                 problem = "is missing" if given is None else f"is a {type(given).__name__}, not a list of {size}"

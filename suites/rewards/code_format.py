@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 
 from dare_bench.suites.benchmarks.base import Row
-from dare_bench.suites.rewards.base import Reward
+from dare_bench.suites.rewards.base import Options, Reward
 from dare_bench.suites.rewards.registry import reward
 
 FENCE = "```"
@@ -19,7 +19,7 @@ _BLOCK = re.compile(r"```python[ \t]*\n(?P<code>.*?)```(?P<rest>[^`]*)", re.DOTA
 
 
 @dataclass(frozen=True)
-class CodeFormatOptions:
+class CodeFormatOptions(Options):
     """Options of `code_format`.
 
     Attributes:

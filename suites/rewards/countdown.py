@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from dare_bench.suites.benchmarks.base import Row
 from dare_bench.suites.errors import SuiteError
-from dare_bench.suites.rewards.base import Reward
+from dare_bench.suites.rewards.base import Options, Reward
 from dare_bench.suites.rewards.registry import reward
 from dare_bench.suites.scoring import countdown
 from dare_bench.suites.scoring.tags import last_box_or_tag
 
 
 @dataclass(frozen=True)
-class CountdownOptions:
+class CountdownOptions(Options):
     """Options of `countdown`.
 
     Attributes:
@@ -25,7 +25,8 @@ class CountdownOptions:
     format_score: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.format_score < 1:
+        super().__post_init__()
+        if not self.format_score < 1:
             raise ValueError(f"format_score: {self.format_score!r}; allowed: 0 to below 1")
 
 

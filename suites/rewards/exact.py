@@ -16,5 +16,7 @@ class Exact(Reward):
     uses_scorer = True
 
     def grade(self, text: str, row: Row) -> float:
-        """Returns the headline of the scorer's verdict."""
-        return float(self.scorer.score(text, row).value)
+        """Returns the headline of the scorer's verdict; its first words name the rule that fired."""
+        verdict = self.scorer.score(text, row)
+        self.note((verdict.detail or verdict.status).partition(":")[0])
+        return float(verdict.value)

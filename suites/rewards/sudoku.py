@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from dare_bench.suites.benchmarks.base import Row
 from dare_bench.suites.errors import SuiteError
-from dare_bench.suites.rewards.base import Reward
+from dare_bench.suites.rewards.base import Options, Reward
 from dare_bench.suites.rewards.registry import reward
 from dare_bench.suites.scoring import sudoku
 from dare_bench.suites.scoring.tags import last_tag
 
 
 @dataclass(frozen=True)
-class SudokuOptions:
+class SudokuOptions(Options):
     """Options of `sudoku`.
 
     Attributes:
