@@ -13,7 +13,7 @@ import click
 VERBS = {
     "run": "Train, generate and score every cell of a suite that is not done yet.",
     "plan": "Show cells, what is done, memory and what is missing; starts nothing.",
-    "list": "List models, algorithms, benchmarks, decoders or suites.",
+    "list": "List models, algorithms, benchmarks, decoders, rewards or suites.",
     "show": "Show one cell: settings, scores, cost, a few answers.",
     "publish": "Write the static leaderboard site.",
     "generate": "Answer one prompt with a model; --trace shows the denoising.",

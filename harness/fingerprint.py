@@ -7,7 +7,7 @@ A base checkpoint does not depend on the seed, a greedy evaluation neither: such
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
@@ -15,6 +15,9 @@ from dare_bench.dare.training.config import TrainConfig, base_dtype
 from dare_bench.harness.resolved import Model
 from dare_bench.harness.settings import plain
 from dare_bench.results.keys import fingerprint
+from dare_bench.suites.rewards import Choice
+from dare_bench.suites.rewards import registry as rewards_registry
+from dare_bench.suites.rewards.building import EXACT
 
 #: Raised when a change of the code changes what the same settings produce.
 TRAIN_VERSION = 1
@@ -63,6 +66,7 @@ def train_fingerprint(
     data: list[dict[str, Any]],
     phases: list[Any],
     seed: int,
+    rewards: Sequence[Choice] = (),
 ) -> str:
     """Fingerprint of a training run.
 
@@ -76,7 +80,9 @@ def train_fingerprint(
         data: per training benchmark: identity of rows, protocol, and reward version.
         phases: curriculum over the data; empty = none.
         seed: of the run.
+        rewards: what rollouts are paid; they appear only where they differ from the default.
     """
+    paid = paid_rewards(rewards)
     optimisation = {key: value for key, value in train_values(train).items() if key not in _NOT_DETERMINING}
     return fingerprint(
         {
@@ -91,8 +97,20 @@ def train_fingerprint(
             "data": data,
             "phases": phases,
             "seed": seed,
+            **({"rewards": paid} if paid else {}),
         }
     )
+
+
+def paid_rewards(choices: Sequence[Choice]) -> list[list[Any]]:
+    """What of the chosen rewards determines the weights: [name, version, weight, options], those of weight 0 left out.
+
+    Empty for the default, whether it was written out or not.
+    """
+    paid = [choice for choice in choices if choice.weight]
+    if len(paid) == 1 and paid[0] == Choice(EXACT, 1.0, plain(rewards_registry.get(EXACT).options_class())):
+        return []
+    return sorted([one.name, rewards_registry.get(one.name).version, one.weight, dict(one.options)] for one in paid)
 
 
 def generate_fingerprint(

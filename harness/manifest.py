@@ -134,6 +134,8 @@ class TrainItem(BaseModel):
         data: benchmark -> split, or list of splits.
         phases: curriculum over the sources; null = all examples shuffled. A source is a split, or ``benchmark/split``
             where two benchmarks have a split of that name.
+        rewards: what rollouts are paid, name -> weight, or a mapping of `weight` and options; null = the score of each
+            benchmark's protocol.
         decoder: of rollouts.
         peft: adapters for all algorithms.
     """
@@ -141,6 +143,7 @@ class TrainItem(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
     data: Annotated[dict[str, str | Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]
     phases: list[PhaseItem] = Field(default_factory=list)
+    rewards: Annotated[dict[str, Any], Field(min_length=1)] | None = None
     decoder: DecoderItem | None = None
     peft: Literal["lora"] | LoraItem | None = None
 

@@ -17,6 +17,7 @@ from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
+from dare_bench.harness.resolve_rewards import resolve_rewards
 from dare_bench.harness.resolve_support import check_experts, check_pairs, used_entries
 from dare_bench.harness.resolved import BASE, Decoding, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
@@ -40,11 +41,15 @@ def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]
     shared = _shared(report, manifest)
     data = _data(report, manifest)
     phases = _phases(report, manifest, data)
+    rewards = resolve_rewards(report, manifest, data)
     recipes: list[Recipe | None] = []
     for index, item in enumerate(manifest.algorithms):
         for recipe in _recipes(report, manifest, ("algorithms", index), item, shared):
             is_trained = recipe is not None and not recipe.is_base
-            recipes.append(dataclasses.replace(recipe, data=data, phases=phases) if is_trained else recipe)
+            if is_trained:
+                judged = rewards if recipe.rollout is not None else ()
+                recipe = dataclasses.replace(recipe, data=data, phases=phases, rewards=judged)
+            recipes.append(recipe)
     return recipes
 
 
@@ -56,7 +61,7 @@ def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
     values = {}
     for key, value in (manifest.train.model_extra or {}).items():
         if key not in known:
-            allowed = ", ".join(["data", "decoder", "peft", "phases", *known])
+            allowed = ", ".join(["data", "decoder", "peft", "phases", "rewards", *known])
             report.add(
                 ("train", key), "unknown key", given=shorten(value), allowed=allowed, nearest=nearest(key, known)
             )

@@ -16,6 +16,7 @@ from dare_bench.harness.settings import plain
 from dare_bench.harness.weights import Weights, locate, stay_offline
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 from dare_bench.suites.errors import DataError
+from dare_bench.suites.rewards import registry as reward_registry
 from dare_bench.suites.scoring import registry as scorer_registry
 
 
@@ -144,7 +145,7 @@ class WorkBuilder:
         for name, split in recipe.data:
             bench = benchmark_registry.get(name)
             identity = {"rows": self.rows(name, split, None).identity, "protocol": bench.default_protocol}
-            if recipe.rollout is not None:
+            if recipe.rollout is not None and _pays_by_scorer(recipe) and bench.is_scorable:
                 scorer = bench.protocols[bench.default_protocol].scorer
                 identity["reward"] = [scorer, scorer_registry.get(scorer).version]
             if entry.needs.pairs:
@@ -166,6 +167,7 @@ class WorkBuilder:
             data=data,
             phases=phases,
             seed=cell.seed,
+            rewards=recipe.rewards,
         )
         spec = {
             "model": _model_spec(model, self.work.weights[model.name]),
@@ -178,6 +180,7 @@ class WorkBuilder:
             "data": [list(pair) for pair in recipe.data],
             "data_identity": data,
             "phases": phases,
+            "rewards": [[choice.name, choice.weight, dict(choice.options)] for choice in recipe.rewards],
             "seed": cell.seed,
         }
         cost = float(recipe.train.steps * recipe.train.batch_size) * (20 if rollout else 1)
@@ -240,6 +243,12 @@ def _model_spec(model: Model, weights: Weights) -> dict[str, Any]:
         "folder": None if weights.folder is None else str(weights.folder),
         "identity": weights.identity,
     }
+
+
+def _pays_by_scorer(recipe: Recipe) -> bool:
+    """Whether the benchmark's scorer has a say in what rollouts are paid."""
+    paid = [choice.name for choice in recipe.rewards if choice.weight]
+    return not recipe.rewards or any(reward_registry.get(name).uses_scorer for name in paid)
 
 
 def _task_spec(task: Task) -> dict[str, Any]:

@@ -65,7 +65,11 @@ def grader(job: Job, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], row: Sequence[int], **ignored: Any) -> Any:
         own = [job.encoded[index].columns for index in row]
-        columns = {name: [values.get(name) for values in own] for name in own[0]}
+        # The benchmarks of a mixed run have unlike columns.
+        names = dict.fromkeys(name for values in own for name in values)
+        columns = {name: [values.get(name) for values in own] for name in names}
+        limit = int(job.decoder.gen_length or 0)
+        columns["tokens_left"] = [limit - len(ids) for ids in ignored.get("completion_ids", [[]] * len(row))]
         return function(prompts=[job.examples[index]["prompt"] for index in row], completions=completions, **columns)
 
     reward.__name__ = getattr(function, "__name__", "reward")

@@ -61,7 +61,8 @@ def rollout(
         decoder: rollout decoder with gen_length and temperature.
         group_size: G.
         seed, step: seed every draw together with the sample id and its place in the group.
-        reward_funcs: graders; a None is left out of the weighted sum.
+        reward_funcs: graders; a None is left out of the weighted sum and of the function's mean. One that has `shares`
+            (rule that decided -> share of the batch) has them among the metrics.
         reward_weights: default 1 each.
         batch_size: rows per decoding batch.
 
@@ -77,7 +78,10 @@ def rollout(
     responses = [_through_stop(generation) for generation in generations]
     texts = [lm.decode(generation.text_ids) for generation in generations]
     repeated = [conversation for conversation in messages for _ in range(group_size)]
-    columns = {key: [row.columns.get(key) for row in rows] for key in rows[0].columns}
+    # The benchmarks of a mixed run have unlike columns.
+    names = dict.fromkeys(name for row in rows for name in row.columns)
+    columns = {name: [row.columns.get(name) for row in rows] for name in names}
+    columns["tokens_left"] = [int(decoder.gen_length or 0) - len(response) for response in responses]
     weights = list(reward_weights) if reward_weights is not None else [1.0] * len(reward_funcs)
     total = torch.zeros(len(rows))
     metrics: dict[str, float] = {}
@@ -86,7 +90,10 @@ def rollout(
         given = function(prompts=repeated, completions=completions, **columns)
         values = torch.tensor([0.0 if value is None else float(value) for value in given])
         total += weight * values
-        metrics[f"reward/{getattr(function, '__name__', 'reward')}"] = float(values.mean())
+        label = f"reward/{getattr(function, '__name__', 'reward')}"
+        graded = [float(value) for value in given if value is not None]
+        metrics[label] = sum(graded) / len(graded) if graded else 0.0
+        metrics |= {f"{label}/{rule}": share for rule, share in getattr(function, "shares", {}).items()}
     batch = _batch(lm, rows, generations, group_size, total, int(decoder.gen_length or 0))
     groups = total.view(-1, group_size)
     metrics |= {

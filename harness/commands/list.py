@@ -15,7 +15,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 @click.command("list")
-@click.argument("kind", type=click.Choice(["models", "algorithms", "benchmarks", "decoders", "suites"]))
+@click.argument("kind", type=click.Choice(["models", "algorithms", "benchmarks", "decoders", "rewards", "suites"]))
 @click.option("--json", "as_json", is_flag=True, help="Models with exact numbers, as JSON.")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 def command(kind: str, as_json: bool, debug: bool) -> None:
@@ -34,6 +34,7 @@ def command(kind: str, as_json: bool, debug: bool) -> None:
         "algorithms": _algorithms,
         "benchmarks": _benchmarks,
         "decoders": _decoders,
+        "rewards": _rewards,
         "suites": _suites,
     }
     click.echo(text_table(*makers[kind]()))
@@ -132,6 +133,21 @@ def _option(item: tuple[str, Option]) -> str:
     if option.default is None or option.default is False:
         return name
     return f"{name}: {option.default}"
+
+
+def _rewards() -> Table:
+    import dataclasses
+
+    from dare_bench.suites.rewards import rewards
+
+    rows = []
+    for name, cls in rewards().items():
+        options = [
+            each.name if each.default is None or each.default is False else f"{each.name}: {json.dumps(each.default)}"
+            for each in dataclasses.fields(cls.options_class)
+        ]
+        rows.append([name, ", ".join(cls.columns) or "-", ", ".join(options), cls.summary])
+    return ["reward", "columns", "options", "summary"], rows
 
 
 def _suites() -> Table:

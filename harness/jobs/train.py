@@ -16,6 +16,7 @@ from dare_bench.harness.jobs.columns import training_columns
 from dare_bench.harness.resolved import source_names
 from dare_bench.results.schema import TrainingRun
 from dare_bench.results.store import Store
+from dare_bench.suites import rewards
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 from sqlalchemy import select
 
@@ -41,7 +42,7 @@ def run(job: dict[str, Any], session: Session) -> None:
     run_id = store.begin_training(job["fingerprint"], redo=True, **columns)
     config = train_config(spec["train"])
     entry = algorithm_registry.get(spec["algorithm"], spec["model"]["family"])
-    examples, reward = _data(spec, session.data, pairs=entry.needs.pairs)
+    examples, reward_funcs, reward_weights = _data(spec, session.data, pairs=entry.needs.pairs)
     folder = session.base_folder(spec["model"])
     lm = session.load(folder, spec["model"], dtype=base_dtype(config), keep=False)
 
@@ -62,7 +63,8 @@ def run(job: dict[str, Any], session: Session) -> None:
         seed=spec["seed"],
         out_dir=out_dir,
         base=_base_name(spec["model"], folder),
-        reward_funcs=() if reward is None else (reward,),
+        reward_funcs=reward_funcs,
+        reward_weights=reward_weights,
         decoder=None if spec["rollout"] is None else DecoderConfig(**spec["rollout"]),
         phases=[Phase(until, mix) for until, mix in spec["phases"]],
         on_point=on_point,
@@ -105,38 +107,19 @@ def _restore(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(spec: dict[str, Any], data: Path | None, *, pairs: bool) -> tuple[list[dict[str, Any]], Any]:
-    """Training examples of all benchmarks (as preference pairs, if asked), and the reward when rollouts are judged."""
+def _data(
+    spec: dict[str, Any], data: Path | None, *, pairs: bool
+) -> tuple[list[dict[str, Any]], list[Any], list[float] | None]:
+    """Training examples of all benchmarks (as preference pairs, if asked), and rewards with weights for rollouts."""
     examples: list[dict[str, Any]] = []
-    rewards: dict[str, Any] = {}
+    benchmarks: dict[str, Any] = {}
     for (name, split), source in zip(spec["data"], source_names(spec["data"]), strict=True):
-        bench = benchmark_registry.get(name)
+        bench = benchmarks[name] = benchmark_registry.get(name)
         found = bench.training_examples(split, data_dir=data, pairs=pairs)
         examples += [{**example, "benchmark": name, "source": source} for example in found]
-        if spec["rollout"] is not None:
-            rewards[name] = bench.reward()
     if not examples:
         raise JobError(f"no training examples in {spec['data']}")
-    if not rewards:
-        return examples, None
-    if len(rewards) == 1:
-        return examples, next(iter(rewards.values()))
-    return examples, _Mixed(rewards)
-
-
-class _Mixed:
-    """Rewards of several benchmarks: each completion is judged by the benchmark its prompt came from."""
-
-    def __init__(self, rewards: dict[str, Any]) -> None:
-        self._rewards = rewards
-        self.__name__ = "+".join(rewards)
-
-    def __call__(self, prompts: list[Any], completions: list[Any], **columns: list[Any]) -> list[float]:
-        values = [0.0] * len(prompts)
-        for name, reward in self._rewards.items():
-            index = [i for i, owner in enumerate(columns["benchmark"]) if owner == name]
-            own = {key: [column[i] for i in index] for key, column in columns.items()}
-            found = reward([prompts[i] for i in index], [completions[i] for i in index], **own) if index else []
-            for i, value in zip(index, found, strict=True):
-                values[i] = value
-        return values
+    if spec["rollout"] is None:
+        return examples, [], None
+    choices = [rewards.Choice(name, weight, options) for name, weight, options in spec["rewards"]]
+    return examples, *rewards.training_functions(list(benchmarks.values()), choices)

@@ -75,6 +75,7 @@ class Benchmark(ABC):
         protocols: by id.
         default_protocol: id of the one used when none is asked for.
         splits: names of the splits; ``test`` is scored, ``train`` is trained on.
+        columns: columns of rows, beside question and gold, that rewards may read.
         not_scorable: why answers cannot be graded, with what will change that; null = they can.
         pairs_version: bumped when the rejected answers of preference pairs change; null = the benchmark has no pairs.
     """
@@ -86,6 +87,7 @@ class Benchmark(ABC):
     protocols: ClassVar[Mapping[str, Protocol]] = {}
     default_protocol: ClassVar[str] = "std-1"
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    columns: ClassVar[tuple[str, ...]] = ()
     not_scorable: ClassVar[str | None] = None
     pairs_version: ClassVar[int | None] = None
 
@@ -148,6 +150,11 @@ class Benchmark(ABC):
             reason = self.not_scorable or f"protocol {self.protocol(protocol).id} names no scorer"
             raise NotScorableError(f"benchmark {self.name!r} cannot be scored: {reason}")
         return scoring.get(name)
+
+    @property
+    def row_columns(self) -> frozenset[str]:
+        """Columns that the rows have beside question and gold, known without reading them."""
+        return frozenset(self.columns)
 
     @property
     def is_scorable(self) -> bool:

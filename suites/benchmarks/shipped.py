@@ -21,6 +21,11 @@ class ShippedBenchmark(Benchmark):
 
     file_columns: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def row_columns(self) -> frozenset[str]:
+        """Columns of the file that are passed on."""
+        return frozenset(further(dict.fromkeys(self.file_columns)))
+
     @abstractmethod
     def _row(self, fields: Mapping[str, Any]) -> Row:
         """Makes a row of one line; may raise KeyError, TypeError or ValueError on fields of the wrong kind."""

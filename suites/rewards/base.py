@@ -130,6 +130,12 @@ class Reward(ABC):
             values = [0.0 if room <= near else value for room, value in zip(left, values, strict=True)]
         return values
 
+    def grade_exact(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """Returns `exact` of each completion; arguments as of a call."""
+        rows = self._rows(prompts, completions, columns)
+        texts = [before_end(text_of(answer)) for answer in completions]
+        return [self.exact(text, row) for text, row in zip(texts, rows, strict=True)]
+
     def _rows(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> list[Row]:
         """Builds the rows of a batch; checks lengths and columns."""
         size = len(completions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,14 @@ def reward_functions(
     return [paid, make(benchmark, EXACT, protocol=protocol)], [1.0, 0.0]
 
 
+def misfit(benchmark: Benchmark, cls: type[Reward]) -> str | None:
+    """Says why a reward cannot grade the rows of a benchmark; null = it can."""
+    if cls.uses_scorer and not benchmark.is_scorable:
+        return f"answers of {benchmark.name} cannot be scored: {benchmark.not_scorable or 'its protocol has no scorer'}"
+    missing = [name for name in cls.columns if name != "gold" and name not in benchmark.row_columns]
+    return f"rows of {benchmark.name} have no column {', '.join(missing)}" if missing else None
+
+
 def training_functions(
     benchmarks: Sequence[Benchmark], choices: Sequence[Choice] = ()
 ) -> tuple[list[Any], list[float]]:
@@ -80,42 +89,82 @@ def training_functions(
         choices: what is paid; empty = the score of each benchmark's protocol.
 
     Returns:
-        (functions, weights), in the order of `choices`; exact is added with weight 0 where it is not paid. A function
-        answers null for examples of a benchmark that it cannot grade.
+        (functions, weights), in the order of `choices`; exact is added with weight 0 where it is not among them. A
+        function answers null for examples of a benchmark that it cannot grade.
 
     Raises:
-        SuiteError: a reward can grade none of the benchmarks.
+        SuiteError: a reward can grade none of the benchmarks, or a benchmark has no reward with a weight.
     """
     chosen = list(choices) or [Choice(EXACT)]
-    functions, weights = [], []
+    functions, weights, paid = [], [], set()
     for choice in chosen:
-        parts = {}
-        for bench in benchmarks:
-            parts[bench.name] = make(bench, choice.name, options=choice.options)
-        functions.append(_joined(parts, choice.name))
+        cls = registry.get(choice.name)
+        fitting = [bench for bench in benchmarks if misfit(bench, cls) is None]
+        if not fitting:
+            raise SuiteError(f"reward {choice.name!r}: {misfit(benchmarks[0], cls)}")
+        paid |= {bench.name for bench in fitting if choice.weight}
+        functions.append(_joined({bench.name: make(bench, choice.name, options=choice.options) for bench in fitting}))
         weights.append(float(choice.weight))
+    for bench in benchmarks:
+        if bench.name not in paid:
+            raise SuiteError(f"no reward pays for {bench.name}; give one that can grade it, with a weight above 0")
     if all(choice.name != EXACT for choice in chosen):
-        functions.append(_joined({bench.name: make(bench) for bench in benchmarks}, EXACT))
-        weights.append(0.0)
+        parts = {bench.name: part for bench in benchmarks if (part := _exact(bench, chosen)) is not None}
+        if parts:
+            functions.append(_joined(parts))
+            weights.append(0.0)
     return functions, weights
 
 
-def _joined(parts: Mapping[str, Any], name: str) -> Any:
+def _exact(benchmark: Benchmark, chosen: Sequence[Choice]) -> Any:
+    """Returns what says "right" for a benchmark: its scorer, else a chosen reward's own idea, else null."""
+    if misfit(benchmark, registry.get(EXACT)) is None:
+        return make(benchmark)
+    for choice in chosen:
+        cls = registry.get(choice.name)
+        if cls.exact is not Reward.exact and misfit(benchmark, cls) is None:
+            return OwnExact(make(benchmark, choice.name, options=choice.options), f"{benchmark.name}_{EXACT}")
+    return None
+
+
+def _joined(parts: Mapping[str, Any]) -> Any:
     """Returns one function: the only part, or each benchmark's own."""
-    return next(iter(parts.values())) if len(parts) == 1 else Mixed(parts, name)
+    return next(iter(parts.values())) if len(parts) == 1 else Mixed(parts)
+
+
+class OwnExact:
+    """What a reward itself calls right, as a function: 1 or 0."""
+
+    def __init__(self, part: Reward, label: str) -> None:
+        self._part = part
+        self.__name__ = label
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """Grades completions; see `Reward.__call__`."""
+        return self._part.grade_exact(prompts, completions, **columns)
 
 
 class Mixed:
-    """One reward on several benchmarks: each completion is judged by the benchmark its prompt came from."""
+    """One reward on several benchmarks: each completion is judged by the benchmark its prompt came from.
 
-    def __init__(self, parts: Mapping[str, Any], name: str) -> None:
+    Attributes:
+        shares: as of `Reward`, over the completions that were judged.
+    """
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = parts
-        self.__name__ = f"{'+'.join(parts)}_{name}"
+        self.shares: dict[str, float] = {}
+        names = [part.__name__.removeprefix(f"{name}_") for name, part in parts.items()]
+        self.__name__ = f"{'+'.join(parts)}_{names[0]}"
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Grades completions; the column ``benchmark`` names the judge. See `Reward.__call__`."""
         lists = per_row(columns, len(prompts))
+        if "benchmark" not in lists:
+            raise SuiteError(f"{self.__name__}: column 'benchmark' is missing; it names the benchmark of each prompt")
         values: list[float | None] = [None] * len(prompts)
+        fired: Counter[str] = Counter()
+        graded = 0
         for name, part in self._parts.items():
             index = [i for i, owner in enumerate(lists["benchmark"]) if owner == name]
             if not index:
@@ -124,4 +173,7 @@ class Mixed:
             found = part([prompts[i] for i in index], [completions[i] for i in index], **own)
             for i, value in zip(index, found, strict=True):
                 values[i] = value
+            graded += len(index)
+            fired.update({rule: share * len(index) for rule, share in getattr(part, "shares", {}).items()})
+        self.shares = {rule: count / graded for rule, count in sorted(fired.items())}
         return values
