@@ -9,6 +9,8 @@ from typing import Any
 FILES = ("config.json", "model.safetensors", "inputs.safetensors", "expected.safetensors", "meta.json")
 LAYOUT = f"expected one sub-folder per model, each with {', '.join(FILES)}"
 
+FIXTURES = "expected files <name>.json, <name>.safetensors or both, with recorded values of algorithms"
+
 
 class BadReference(ValueError):
     """A folder of recorded values is not what it should be; the message says what is expected."""
@@ -36,6 +38,31 @@ def model_folders(root: Path) -> list[Path]:
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             raise BadReference(f"{folder}: missing {', '.join(missing)}; {LAYOUT}")
+    return found
+
+
+def fixture_files(root: Path) -> dict[str, list[Path]]:
+    """Files of recorded values by stem, in the order of their names; hidden files and Markdown are none.
+
+    Args:
+        root: folder of files.
+
+    Raises:
+        BadReference: no folder, no such files, or one of another kind.
+    """
+    if not root.is_dir():
+        raise BadReference(f"{root}: no such folder; {FIXTURES}")
+    found: dict[str, list[Path]] = {}
+    for path in sorted(root.iterdir()):
+        if path.name.startswith(".") or path.suffix == ".md":
+            continue
+        if not path.is_file() or path.suffix not in (".json", ".safetensors"):
+            raise BadReference(
+                f"{path}: neither a .json nor a .safetensors file; {FIXTURES}. Give a folder of these alone"
+            )
+        found.setdefault(path.stem, []).append(path)
+    if not found:
+        raise BadReference(f"{root}: holds no recorded values; {FIXTURES}")
     return found
 
 

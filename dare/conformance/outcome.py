@@ -52,6 +52,29 @@ def table_rows(outcomes: Iterable[Outcome]) -> list[list[str]]:
     return rows
 
 
+FILE_HEAD = ["file", "cases", "values", "largest difference", "result"]
+
+
+def file_rows(outcomes: Iterable[Outcome]) -> list[list[str]]:
+    """One line per subject, cells under `FILE_HEAD`.
+
+    Args:
+        outcomes: in order.
+    """
+    subjects: dict[str, list[Outcome]] = {}
+    for item in outcomes:
+        subjects.setdefault(item.subject, []).append(item)
+    rows = []
+    for subject, items in subjects.items():
+        known = [item.max_diff for item in items if item.max_diff is not None]
+        largest = next((value for value in known if value != value), max(known, default=None))  # NaN before all
+        failed = sum(not item.passed for item in items)
+        result = f"FAIL: {failed} of {len(items)}" if failed else "pass"
+        values = f"{sum(item.values for item in items):,}"
+        rows.append([subject, str(len(items)), values, _number(largest), result])
+    return rows
+
+
 def summary(outcomes: Iterable[Outcome], unit: str) -> str:
     """The last line: how much was compared.
 

@@ -93,8 +93,39 @@ def decoding(folder: Path, device: str, debug: bool) -> int:
     return 0 if all(replay.passed for replay in replays) else 1
 
 
+@click.command("algorithms", short_help="Training algorithms: losses, gradients, masks, estimators, rewards.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--cases", is_flag=True, help="Show every case, not one line per file.")
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+def algorithms(folder: Path, cases: bool, debug: bool) -> int:
+    """Compare losses, gradients, masks, estimators and rewards of training algorithms with recorded values.
+
+    DIR holds one .json or .safetensors file, or both, per subject, each with the inputs and results of published code or
+    of an independent calculation. All results are computed again through the functions that training uses. Differences
+    are absolute up to a value of 1 and relative above; masks, ids and counts must be equal. A file that this command has
+    no rules for is a failure, and so is a recorded value that is never looked at.
+
+    Exit code 0: every case lies within its tolerance. 1: one does not. 2: DIR is not such a folder, or a file is damaged.
+    """
+    from dare_bench.dare.conformance.layout import fixture_files
+    from dare_bench.dare.conformance.outcome import FILE_HEAD, HEAD, file_rows, summary, table_rows
+    from dare_bench.harness.table import text_table
+
+    fixture_files(folder)
+    from dare_bench.harness.jobs import conformance as job  # loads torch: after what the user gave was checked
+
+    outcomes = job.algorithms(folder)
+    head = ["file", *HEAD[1:]]
+    click.echo(text_table(head, table_rows(outcomes)) if cases else text_table(FILE_HEAD, file_rows(outcomes)))
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    if failed and not cases:
+        click.echo(text_table(head, table_rows(failed)))
+    click.echo(summary(outcomes, "files"))
+    return 1 if failed else 0
+
+
 #: What can be compared: each is a command of its own.
-SUBJECTS: dict[str, click.Command] = {"families": families, "decoding": decoding}
+SUBJECTS: dict[str, click.Command] = {"families": families, "decoding": decoding, "algorithms": algorithms}
 
 command = click.Group(
     "conformance",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dare_bench.dare.conformance import algorithm_runner
 from dare_bench.dare.conformance import decoding as samplers
 from dare_bench.dare.conformance import families as family_rules
 from dare_bench.dare.conformance.decoding_outcome import Replay
@@ -39,3 +40,15 @@ def decoding(folder: Path, *, device: str) -> list[Replay]:
         BadReference, BadCheckpoint, UnknownName, UnsupportedConfig: as `dare.conformance.decoding.compare`.
     """
     return samplers.compare(folder, device=device)
+
+
+def algorithms(folder: Path) -> list[Outcome]:
+    """Training algorithms: every file of recorded values.
+
+    Args:
+        folder: of `layout.fixture_files`.
+
+    Raises:
+        BadReference: as `dare.conformance.algorithm_runner.compare`.
+    """
+    return algorithm_runner.compare(folder)
