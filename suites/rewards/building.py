@@ -103,7 +103,8 @@ def training_functions(
         if not fitting:
             raise SuiteError(f"reward {choice.name!r}: {misfit(benchmarks[0], cls)}")
         paid |= {bench.name for bench in fitting if choice.weight}
-        functions.append(_joined({bench.name: make(bench, choice.name, options=choice.options) for bench in fitting}))
+        parts = {bench.name: make(bench, choice.name, options=choice.options) for bench in fitting}
+        functions.append(_joined(parts, benchmarks))
         weights.append(float(choice.weight))
     for bench in benchmarks:
         if bench.name not in paid:
@@ -111,7 +112,7 @@ def training_functions(
     if all(choice.name != EXACT for choice in chosen):
         parts = {bench.name: part for bench in benchmarks if (part := _exact(bench, chosen)) is not None}
         if parts:
-            functions.append(_joined(parts))
+            functions.append(_joined(parts, benchmarks))
             weights.append(0.0)
     return functions, weights
 
@@ -127,9 +128,9 @@ def _exact(benchmark: Benchmark, chosen: Sequence[Choice]) -> Any:
     return None
 
 
-def _joined(parts: Mapping[str, Any]) -> Any:
-    """Returns one function: the only part, or each benchmark's own."""
-    return next(iter(parts.values())) if len(parts) == 1 else Mixed(parts)
+def _joined(parts: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> Any:
+    """Returns one function: the only benchmark's, or one that gives each completion to its benchmark's."""
+    return next(iter(parts.values())) if len(benchmarks) == 1 else Mixed(parts)
 
 
 class OwnExact:

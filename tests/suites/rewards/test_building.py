@@ -11,6 +11,7 @@ MINI = registry.get("mini_gsm")
 ANSWERS = [r"12+7=19. \boxed{19}", "12+7=19. The answer is 19.", r"\boxed{18}", "The answer is 18.", ""]
 GOLD = ["19"] * 5
 PROMPTS = ["q"] * 5
+CHOICE = registry.get("mini_choice")
 
 
 def test_exact_pays_what_the_table_counts():
@@ -78,3 +79,76 @@ def test_errors():
         MINI.reward("shape")
     with pytest.raises(NotScorableError, match="sandbox"):
         registry.get("mini_code").reward()
+
+
+def test_a_run_without_choices_pays_the_protocols_score():
+    functions, weights = rewards.training_functions([MINI])
+    assert ([function.__name__ for function in functions], weights) == (["mini_gsm_exact"], [1.0])
+    assert functions[0](PROMPTS, ANSWERS, gold=GOLD) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert functions[0].shares == {"box": 0.4, "last number": 0.4, "no number found": 0.2}
+
+
+def test_exact_is_added_with_weight_0_unless_it_is_chosen():
+    shaped, form = rewards.Choice("shaped"), rewards.Choice("code_format", 0.5)
+    functions, weights = rewards.training_functions([MINI], [shaped, form])
+    names = ["mini_gsm_shaped", "mini_gsm_code_format", "mini_gsm_exact"]
+    assert ([function.__name__ for function in functions], weights) == (names, [1.0, 0.5, 0.0])
+    functions, weights = rewards.training_functions([MINI], [form, rewards.Choice("exact", 0.0)])
+    assert weights == [0.5, 0.0] and functions[1].__name__ == "mini_gsm_exact"
+
+
+def test_each_function_judges_the_completions_of_the_benchmarks_it_fits():
+    chosen = [rewards.Choice("exact"), rewards.Choice("countdown", 2, {"format_score": 0})]
+    functions, weights = rewards.training_functions([MINI, CHOICE], chosen)
+    names = ["mini_gsm+mini_choice_exact", "mini_gsm_countdown"]
+    assert ([function.__name__ for function in functions], weights) == (names, [1.0, 2.0])
+    # Two benchmarks behind one function: as a mixed rollout calls it, with nulls where a benchmark has no such column.
+    columns = {
+        "benchmark": ["mini_choice", "mini_gsm", "mini_choice"],
+        "gold": ["B", "19", "A"],
+        "choices": [["a", "b"], None, ["a", "b"]],
+        "numbers": [None, [12, 7], None],
+        "trainer_state": object(),
+    }
+    answers = [r"\boxed{B}", r"\boxed{12+7}", r"\boxed{B}"]
+    assert functions[0](["q"] * 3, answers, **columns) == [1.0, 0.0, 0.0]
+    assert functions[0].shares == {"box": 1.0}
+    only = rewards.training_functions(
+        [MINI, CHOICE, registry.get("mini_code")], [*chosen, rewards.Choice("code_format")]
+    )
+    assert [function.__name__ for function in only[0]] == [*names, "mini_gsm+mini_choice+mini_code_code_format"]
+
+
+def test_a_function_that_fits_one_of_two_benchmarks_answers_null_for_the_other():
+    functions, _ = rewards.training_functions([MINI, CHOICE], [rewards.Choice("exact"), rewards.Choice("countdown")])
+    columns = {"benchmark": ["mini_choice", "mini_gsm"], "gold": ["B", "19"], "numbers": [None, [12, 7]]}
+    assert functions[1](["q"] * 2, [r"\boxed{B}", r"\boxed{12+7}"], **columns) == [None, 1.0]
+    assert functions[1](["q"], ["<answer>7</answer>"], benchmark=["mini_choice"], gold=["B"]) == [None]
+    with pytest.raises(SuiteError, match="column 'benchmark' is missing"):
+        functions[0](["q"] * 2, ["a", "b"], gold=["B", "19"])
+
+
+def test_where_no_scorer_says_exact_a_reward_does():
+    class Puzzles(type(MINI)):
+        name = "puzzles"
+        not_scorable = "not yet"
+
+    functions, weights = rewards.training_functions([Puzzles()], [rewards.Choice("countdown")])
+    assert ([function.__name__ for function in functions], weights) == (["puzzles_countdown", "puzzles_exact"], [1, 0])
+    texts = ["<answer>12+7</answer>", "<answer>19</answer>", ""]
+    columns = {"gold": ["19"] * 3, "numbers": [[12, 7]] * 3}
+    assert functions[0](["q"] * 3, texts, **columns) == [1.0, 0.1, 0.0]
+    assert functions[1](["q"] * 3, texts, **columns) == [1.0, 0.0, 0.0]
+    functions, weights = rewards.training_functions([Puzzles()], [rewards.Choice("code_format")])
+    assert weights == [1.0], "nothing here knows a right answer"
+
+
+def test_choices_that_pay_nothing_are_refused():
+    with pytest.raises(SuiteError, match="reward 'sudoku': rows of mini_gsm have no column puzzle"):
+        rewards.training_functions([MINI], [rewards.Choice("sudoku")])
+    with pytest.raises(SuiteError, match="no reward pays for mini_choice"):
+        rewards.training_functions([MINI, CHOICE], [rewards.Choice("countdown"), rewards.Choice("exact", 0)])
+    with pytest.raises(SuiteError, match="reward 'countdown': format_score: 2"):
+        rewards.training_functions([MINI], [rewards.Choice("countdown", 1, {"format_score": 2})])
+    with pytest.raises(SuiteError, match="give one, or use benchmark"):
+        rewards.get("exact")()
