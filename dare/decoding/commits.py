@@ -27,7 +27,7 @@ class Look:
         tokens: int64 [A, b], what stood there.
         masked: bool [A, b], candidates.
         editable: bool [A, b] or None.
-        scored: int64 [N], [N]: rows (0 ... A-1) and places of masked and editable positions, row by row.
+        scored: int64 [N] each: rows (0 ... A-1), places and columns of masked and editable positions, row by row.
         full: bool [A], the forward fed the whole canvas.
         silent: bool [A], forwards that commit nothing.
     """
@@ -38,9 +38,35 @@ class Look:
     tokens: Tensor
     masked: Tensor
     editable: Tensor | None
-    scored: tuple[Tensor, Tensor]
+    scored: tuple[Tensor, Tensor, Tensor]
     full: Tensor
     silent: Tensor
+
+
+class Proposed:
+    """Proposals of N scored positions, and on demand the same on the grid [A, b].
+
+    Args:
+        flat: proposals.
+        look: where they stand.
+    """
+
+    def __init__(self, flat: Proposal, look: Look) -> None:
+        self.flat, self._look = flat, look
+        self._grids: dict[str, Tensor] = {}
+
+    @property
+    def kept(self) -> str:
+        """Name of the probability that is stored with a token: the model's own where it differs from the confidence."""
+        return "probability" if self.flat.plain is None else "plain"
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Values on the grid, 0 where nothing is proposed."""
+        if name not in self._grids:
+            values = getattr(self.flat, name)
+            self._grids[name] = grid = values.new_zeros(self._look.columns.shape)
+            grid[self._look.scored[:2]] = values
+        return self._grids[name]
 
 
 class Committer:
@@ -72,7 +98,11 @@ class Committer:
         self.selector, self.options = selector, dict(options)
         self.schedule, self.schedule_options = schedule, dict(schedule_options)
         self.edit, self.weighting, self.draws = dict(edit), weighting, draws
-        self.stops = torch.tensor(sorted(self.lm.stop_token_ids), device=slots.device)
+        #: Which token ids end a text: bool [V], also for ids beyond the head's.
+        ids = sorted(self.lm.stop_token_ids)
+        size = 1 + max(self.lm.vocab_size, self.lm.mask_token_id, self.lm.pad_token_id, *ids)
+        self.stops = torch.zeros(size, dtype=torch.bool, device=slots.device)
+        self.stops[ids] = True
         self.compat = self.decoder.compat
         #: Some forwards commit nothing: those that published loops run behind a finished block, or to store it.
         self.wastes = bool({"separate_store", "extra_forward", "unroll"} & set(self.compat))
@@ -87,12 +117,15 @@ class Committer:
             return None
         return inside & (tokens != self.lm.mask_token_id) & (columns >= now.start[:, None])
 
-    def __call__(self, look: Look, hidden: Tensor, blank: Tensor | None) -> None:
+    def __call__(self, look: Look, hidden: Tensor, blank: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Commit after a forward.
 
         Args:
             look: what it saw.
             hidden, blank: [N, d], states at the scored positions; of the rows without prompt, or None.
+
+        Returns:
+            The rows' next step [A], tokens committed in the block [A], and whether the block is settled [A].
         """
         slots, rows, now = self.slots, look.rows, look.now
         proposal, measure = self._propose(look, hidden, blank)
@@ -111,34 +144,30 @@ class Committer:
             sure = proposal["probability"] > self.edit["threshold"]
             rewritten = look.editable & sure & (proposal["token"] != look.tokens)
             self._rewrite(look, rewritten, proposal)
-        slots.committed[rows] = now.committed + chosen.sum(1)
         if self.decoder.early_stop == "fill":
             self._fill(rows, ~look.silent & (~look.full | (slots.decoder.cache in ("none", "auto"))))
-        self._after(look, chosen, rewritten)
+        step, done = self._after(look, chosen, rewritten)
+        return step, now.committed + chosen.sum(1), done
 
-    def _propose(self, look: Look, hidden: Tensor, blank: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-        """Proposals on the grid [A, b], and the measure that the selector sorts by."""
-        now, (row, place) = look.now, look.scored
+    def _propose(self, look: Look, hidden: Tensor, blank: Tensor | None) -> tuple[Proposed, Tensor]:
+        """Proposals, and the measure [A, b] that the selector sorts by."""
+        now, (row, place, _) = look.now, look.scored
         uniforms = None
         if self.decoder.temperature > 0:
             at = torch.zeros_like(look.masked)
             at[row, place] = True
             uniforms = self.draws().tokens(look.rows, look.columns, at, now.nfe, self.lm.vocab_size)
-        where = (look.rows[row], place - (now.start - now.view)[row])
-        flat = self.predictor(hidden, blank, self.weighting, where, uniforms)
-        grid: dict[str, Tensor] = {}
-        for name in ("token", "probability", "margin", "entropy", "plain"):
-            values = getattr(flat, name)
-            if values is not None:
-                grid[name] = values.new_zeros(look.columns.shape)
-                grid[name][row, place] = values
+        where = None
+        if self.weighting is not None:
+            where = (look.rows[row], place - (now.start - now.view)[row])
+        grid = Proposed(self.predictor(hidden, blank, self.weighting, where, uniforms), look)
         found = -grid["entropy"] if self.selector.measure == "entropy" else grid[self.selector.measure]
         if self.weighting is not None:
             is_eos = grid["token"] == self.lm.eos_token_id
             found = self.weighting.weigh(found, grid["token"], is_eos, now.step, now.steps)
         return grid, found
 
-    def _view(self, look: Look, proposal: dict[str, Tensor], measure: Tensor) -> selectors.BlockView:
+    def _view(self, look: Look, proposal: Proposed, measure: Tensor) -> selectors.BlockView:
         now, masked = look.now, look.masked
         is_block = self.lm.is_block_causal
         state = schedulers.ScheduleState(
@@ -160,7 +189,7 @@ class Committer:
             step=now.step,
             steps=now.steps,
             probability=proposal["probability"],
-            entropy=proposal.get("entropy"),
+            entropy=None if proposal.flat.entropy is None else proposal["entropy"],
             uniform=lambda: draws.positions(look.rows, look.columns, masked, now.nfe),
             draw=lambda weights, counts: draws.subset(weights, counts, look.rows, look.columns, now.nfe),
             compat=self.compat,
@@ -179,21 +208,22 @@ class Committer:
             found[row, confidence[row].topk(min(int(view.quota[row]), chosen.shape[1])).indices] = True
         return found & others
 
-    def _write(self, look: Look, chosen: Tensor, overwritten: Tensor | None, proposal: dict[str, Tensor]) -> None:
-        slots = self.slots
-        row, place = chosen.nonzero(as_tuple=True)
-        at = (look.rows[row], look.columns[row, place])
-        new = proposal["token"][row, place]
+    def _write(self, look: Look, chosen: Tensor, overwritten: Tensor | None, proposal: Proposed) -> None:
+        slots, (row, place, column) = self.slots, look.scored
+        which = chosen[row, place].nonzero()[:, 0]
+        row = row[which]
+        at = (look.rows[row], column[which])
+        new = proposal.flat.token[which]
         slots.ids[at] = new
         when = look.now.nfe[row]
         if "mask_predicted" in self.compat:  # the mask id may be chosen: the position then stays masked
             when = torch.where(new == self.lm.mask_token_id, slots.step_map[at], when)
         slots.step_map[at] = when
-        slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
+        slots.confidence[at] = getattr(proposal.flat, proposal.kept)[which]
         if overwritten is not None and bool(overwritten.any()):
             self._rewrite(look, overwritten, proposal)
 
-    def _rewrite(self, look: Look, rewritten: Tensor, proposal: dict[str, Tensor]) -> None:
+    def _rewrite(self, look: Look, rewritten: Tensor, proposal: Proposed) -> None:
         slots, rows, now = self.slots, look.rows, look.now
         row, place = rewritten.nonzero(as_tuple=True)
         if not len(row):
@@ -201,7 +231,7 @@ class Committer:
         at = (rows[row], look.columns[row, place])
         old, new = look.tokens[row, place], proposal["token"][row, place]
         slots.ids[at] = new
-        slots.confidence[at] = proposal.get("plain", proposal["probability"])[row, place]
+        slots.confidence[at] = proposal[proposal.kept][row, place]
         table = torch.stack([rows[row], now.nfe[row], at[1] - now.prompt[row], old, new], 1)
         for slot, forward, position, before, after in table.tolist():
             slots.edits[slot].append((forward, position, before, after))
@@ -219,15 +249,14 @@ class Committer:
         slots.ids[rows] = torch.where(behind, self.lm.eos_token_id, slots.ids[rows])
         slots.step_map[rows] = torch.where(behind, FILLED, slots.step_map[rows])
 
-    def _after(self, look: Look, chosen: Tensor, rewritten: Tensor | None) -> None:
-        """Advance the rows' places and note which blocks are settled."""
+    def _after(self, look: Look, chosen: Tensor, rewritten: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The rows' next step, and which blocks are settled."""
         slots, rows, now, silent = self.slots, look.rows, look.now, look.silent
         if self.decoder.early_stop == "fill":  # positions went that were not chosen
             left = (look.masked & (slots.token(rows, look.columns) == self.lm.mask_token_id)).any(1)
         else:
             left = (look.masked & ~chosen).any(1)
         step = now.step + (~silent).long() if self.wastes else now.step + 1
-        slots.step[rows] = step
         done = ~left
         if "mask_predicted" in self.compat:
             done = step >= now.steps
@@ -241,12 +270,13 @@ class Committer:
         if self.decoder.early_stop == "now":
             self._cut(rows, ~silent)
         if self.wastes:
-            done = torch.where(silent, self._settled[rows], done)
+            done = torch.where(silent, self._settled[rows] & ~now.fresh, done)
+            self._settled[rows] = done
             self._waste(look, done & ~silent)
             slots.fresh[rows] = now.fresh & silent & (slots.extra[rows] == 0) & ~done
         else:
             slots.fresh[rows] = False
-        self._settled[rows] = done
+        return step, done
 
     def _cut(self, rows: Tensor, allowed: Tensor) -> None:
         """Finish rows in which a stop token has no mask before it."""
@@ -254,7 +284,7 @@ class Committer:
         places = torch.arange(slots.width, device=slots.device)
         written = (places >= slots.prompt[rows][:, None]) & (places < slots.end[rows][:, None])
         ids = slots.ids[rows]
-        stop = torch.isin(ids, self.stops) & written
+        stop = self.stops[ids] & written
         mask = (ids == self.lm.mask_token_id) & written
         first_stop = torch.where(stop.any(1), stop.long().argmax(1), slots.width)
         first_mask = torch.where(mask.any(1), mask.long().argmax(1), slots.width)
@@ -275,14 +305,6 @@ class Committer:
             left = torch.where(silent, left, left - 1)
             slots.unroll[rows] = left
             slots.extra[rows] = torch.where(done, left, slots.extra[rows])
-
-    def begin(self, rows: Tensor) -> None:
-        """Note that these rows have a new block."""
-        self._settled[rows] = False
-
-    def done(self, rows: Tensor) -> Tensor:
-        """Which rows' blocks are settled: bool [A]."""
-        return self._settled[rows]
 
 
 __all__ = ["Committer", "Proposal"]

@@ -151,21 +151,30 @@ class Session:
             (key, generation) of the rows that are done.
         """
         self._refill()
-        rows = self.slots.active.nonzero()[:, 0]
+        rows = self._running()
         if not len(rows):
             return []
         now = self.slots.at(rows)
         window, kinds = self._windows(now)
-        spans = list(zip(*torch.stack([window.low, window.high, window.keys]).tolist(), strict=True))
-        together = groups([high - low for low, high, _ in spans], *self.bounds)
-        if len(together) > 1:  # rows that share a network call lie side by side
-            order = [index for group in together for index in group]
-            pick = torch.tensor(order, device=rows.device)
-            rows, kinds, spans = rows[pick], kinds[pick], [spans[index] for index in order]
-            window = caches.Window(*(part[pick] for part in vars(window).values()))
+        feeds = torch.stack([window.low, window.high, window.keys, rows, kinds])
+        spans = list(zip(*feeds[:4].tolist(), strict=True))
+        together = groups([high - low for low, high, *_ in spans], *self.bounds)
+        order = [index for group in together for index in group]
+        if order != list(range(len(order))):  # rows that share a network call lie side by side
+            pick, spans = torch.tensor(order, device=rows.device), [spans[index] for index in order]
+            low, high, keys, rows, kinds = feeds.index_select(1, pick).unbind()
+            window = caches.Window(low, high, keys, window.full[pick])
             now = self.slots.at(rows)
-        self._forward(rows, now, window, kinds, spans, [len(group) for group in together])
-        return self._close(rows)
+        columns, inside, done = self._forward(rows, now, window, kinds, spans, [len(group) for group in together])
+        return self._close(rows, columns, inside, done)
+
+    def _running(self) -> Tensor:
+        """Slots at work. Those that begin a block come last: they feed more, so that most steps need no other order."""
+        slots = self.slots
+        if not self.policy.keeps or slots.count == 1:
+            return slots.active.nonzero()[:, 0]
+        order = torch.where(slots.fresh, 1, 2) * slots.active
+        return order.sort(descending=True, stable=True).indices[: int(slots.active.sum())]
 
     def _refill(self) -> None:
         if not self.queue:
@@ -184,7 +193,6 @@ class Session:
     def _open(self, rows: Tensor) -> None:
         """Move some rows to their next block."""
         self.slots.open_block(rows)
-        self.committer.begin(rows)
         if self.weighting is not None:
             self.weighting.reset(rows)
 
@@ -198,11 +206,11 @@ class Session:
         )  # fmt: skip
         lead = 0 if "dream_window" in self.decoder.compat else self.lm.family.shift
         window = self.policy.window(place, lead, **self.policy.options)
-        kinds = torch.zeros_like(now.start)
+        kinds = torch.zeros_like(now.start)  # _KIND["denoise"]
         if self.policy.name == "block":
             behind = place.fresh & (place.stored < place.start)
             is_first = place.nfe == 0
-            kinds[behind & is_first], kinds[behind & ~is_first] = _KIND["prefill+denoise"], _KIND["store+denoise"]
+            kinds = torch.where(is_first, _KIND["prefill+denoise"], _KIND["store+denoise"]) * behind
             if "separate_store" in self.decoder.compat:
                 # Store what is final in a forward of its own; the block's first denoising forward comes after it.
                 window = caches.Window(
@@ -213,7 +221,7 @@ class Session:
                 )
                 kinds[behind] = _KIND["prefill"]
         elif self.policy.keeps:
-            kinds[window.full] = _KIND["refresh+denoise"]
+            kinds = window.full * _KIND["refresh+denoise"]
         if self.committer.wastes:
             kinds[now.extra > 0] = _KIND["store"] if "separate_store" in self.decoder.compat else _KIND["wasted"]
         return window, kinds
@@ -226,10 +234,15 @@ class Session:
         kinds: Tensor,
         spans: list[Span],
         together: list[int],
-    ) -> None:
-        """Feed some rows, as many per network call as `together` says; commit, count."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Feed some rows, as many per network call as `together` says; commit, count.
+
+        Returns:
+            Columns of the blocks [A, b], which of them belong to their row's text [A, b], and whose blocks are settled [A].
+        """
         slots = self.slots
-        columns, inside = slots.block_columns(now)
+        columns, block = slots.block_columns(now)
+        inside = block
         silent = kinds >= _KIND["prefill"]
         if self.committer.wastes:
             inside = inside & ~silent[:, None]
@@ -237,30 +250,40 @@ class Session:
         masked = (tokens == self.lm.mask_token_id) & inside
         editable = self.committer.editable(columns, tokens, inside, now)
         scored = masked if editable is None else masked | editable
-        index = scored.nonzero(as_tuple=True)
-        hidden, blank = self._feed(rows, window, spans, together, (index[0], columns[index]))
+        row, place = scored.nonzero(as_tuple=True)
+        column, outputs = columns[row, place], scored.sum(1)
+        hidden, blank = self._feed(rows, window, spans, together, (row, column), outputs)
         if self.policy.options:
             slots.built[rows] = now.built | (window.full & (now.nfe >= self.policy.options["warmup_steps"]))
         slots.note(rows, now.nfe, kinds)
-        look = Look(rows, now, columns, tokens, masked, editable, index, window.full, silent)
-        self.committer(look, hidden, blank)
+        look = Look(rows, now, columns, tokens, masked, editable, (row, place, column), window.full, silent)
+        step, committed, done = self.committer(look, hidden, blank)
         fed = window.high - window.low
-        slots.costs[:, rows] += torch.stack([torch.ones_like(fed), fed, fed * window.keys, scored.sum(1)])
+        costs = (now.nfe + 1, now.fed + fed, torch.addcmul(now.read, fed, window.keys), now.outputs + outputs)
+        slots.moving[:, rows] = torch.stack([step, committed, *costs])
         if self.committer.wastes:
             slots.stored[rows] = torch.where(kinds == _KIND["prefill"], slots.start[rows], slots.stored[rows])
             slots.stored[rows] = torch.where(kinds == _KIND["store"], slots.end[rows], slots.stored[rows])
             slots.extra[rows] -= (kinds > _KIND["prefill"]).long()
+        return columns, block, done
 
     def _feed(
-        self, rows: Tensor, window: caches.Window, spans: list[Span], together: list[int], wanted: tuple[Tensor, Tensor]
+        self,
+        rows: Tensor,
+        window: caches.Window,
+        spans: list[Span],
+        together: list[int],
+        wanted: tuple[Tensor, Tensor],
+        outputs: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
-        """Hidden states at the wanted places, in one or more network calls."""
+        """Hidden states at the wanted places, `outputs` of each row, in one or more network calls."""
         if len(together) == 1:
             return self.feeder(rows, window, spans, wanted)
-        ends = torch.tensor(together).cumsum(0)
-        cuts = torch.searchsorted(wanted[0], ends.to(rows.device)).tolist()
+        counts = outputs.tolist()
         found, begin, first = [], 0, 0
-        for end, last in zip(ends.tolist(), cuts, strict=True):
+        for size in together:
+            end = begin + size
+            last = first + sum(counts[begin:end])
             part = caches.Window(*(each[begin:end] for each in vars(window).values()))
             places = (wanted[0][first:last] - begin, wanted[1][first:last])
             found.append(self.feeder(rows[begin:end], part, spans[begin:end], places))
@@ -268,21 +291,23 @@ class Session:
         hidden, blank = zip(*found, strict=True)
         return torch.cat(hidden), torch.cat(blank) if self.feeder.guided else None
 
-    def _close(self, rows: Tensor) -> list[tuple[Hashable, Generation]]:
+    def _close(self, rows: Tensor, columns: Tensor, inside: Tensor, done: Tensor) -> list[tuple[Hashable, Generation]]:
         """Move rows whose block is done to their next block, and hand out those that are finished."""
         slots = self.slots
-        done = self.committer.done(rows)
         if self.committer.wastes:
             done = done & (slots.extra[rows] == 0)
-        ended = rows[done | slots.cut[rows]]
-        if not len(ended):
+        if self.decoder.early_stop == "now":
+            done = done | slots.cut[rows]
+        which = done.nonzero()[:, 0]
+        if not len(which):
             return []
-        columns = torch.arange(slots.width, device=slots.device)
-        written = (columns >= slots.prompt[ended][:, None]) & (columns < slots.end[ended][:, None])
-        slots.stopped[ended] = (torch.isin(slots.ids[ended], self.committer.stops) & written).any(1)
-        finished = (slots.end[ended] >= slots.canvas[ended]) | slots.cut[ended]
-        if self.decoder.early_stop:
-            finished = finished | slots.stopped[ended]
+        ended = rows[which]
+        finished = slots.end[ended] >= slots.canvas[ended]
+        if self.decoder.early_stop:  # earlier blocks hold no stop token: their row would be gone
+            written = slots.token(ended, columns[which])
+            finished |= (self.committer.stops[written] & inside[which]).any(1)
+        if self.decoder.early_stop == "now":
+            finished |= slots.cut[ended]
         going = ended[~finished]
         if len(going):
             self._open(going)

@@ -15,8 +15,8 @@ from torch import Tensor
 CALL_FLOPS = {"cpu": 2e7, "cuda": 1e11}
 #: A CPU is slower per position once the widest activation of a call leaves its cache.
 CACHE_BYTES = 1 << 21
-#: What a row feeds: positions [low, high), keys [0, keys).
-Span = tuple[int, int, int]
+#: What a row feeds: positions [low, high), keys [0, keys); and its slot.
+Span = tuple[int, int, int, int]
 
 
 def call_positions(lm: DiffusionLM) -> float:
@@ -113,7 +113,7 @@ class Feeder:
         Returns:
             [N, d], and the same of the rows without prompt under guidance, else None.
         """
-        widths = {high - low for low, high, _ in spans}
+        widths = {high - low for low, high, *_ in spans}
         places = window.low[:, None] + torch.arange(max(widths), device=rows.device)
         ids, stored = self.slots.token(rows, places), places
         real = None
@@ -131,7 +131,10 @@ class Feeder:
             rows = torch.cat([rows, rows + self.slots.count])
         cache = self._ready()
         if cache is not None:
-            cache.aim(rows, stored, max(keys for _, _, keys in spans))
+            order = [slot for *_, slot in spans]
+            order += [slot + self.slots.count for slot in order] if self.guided else []
+            same = real is None and all(low == spans[0][0] for low, *_ in spans)
+            cache.aim(rows, stored, max(keys for _, _, keys, _ in spans), order=order, same=same)
         mask = self._mask(places, limits, spans)
         hidden = self.lm.hidden(ids, mask=mask, position_ids=places, positions=(row, place), cache=cache)
         if not self.guided:
@@ -141,13 +144,13 @@ class Feeder:
 
     def _mask(self, places: Tensor, limits: Tensor, spans: Sequence[Span]) -> Tensor | str:
         size = self.slots.size
-        keys = max(keys for _, _, keys in spans)
-        if all(limit == keys for _, _, limit in spans) and (
-            not self.lm.is_block_causal or all(low // size == (high - 1) // size for low, high, _ in spans)
-        ):
+        keys = max(keys for _, _, keys, _ in spans)
+        # A row that feeds one block sees everything up to the block's end.
+        closes = self.lm.is_block_causal and any(low // size != (high - 1) // size for low, high, *_ in spans)
+        if not closes and all(limit == keys for _, _, limit, _ in spans):
             return "full"  # nothing to close: attention without a mask is faster
         seen = torch.arange(keys, device=places.device)
         allowed = (seen < limits[:, None])[:, None, :]
-        if self.lm.is_block_causal:
-            allowed = allowed & (places[:, :, None] // self.slots.size >= seen // self.slots.size)
+        if closes:
+            allowed = allowed & (places[:, :, None] // size >= seen // size)
         return allowed[:, None]

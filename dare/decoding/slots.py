@@ -17,12 +17,14 @@ from torch import Tensor
 #: Kinds of forwards, by code.
 KINDS = ("denoise", "prefill+denoise", "store+denoise", "refresh+denoise", "prefill", "store", "wasted")
 _PER_SLOT = (
-    "prompt", "canvas", "start", "end", "view", "block", "step", "steps", "masks", "committed", "posts", "stored",
-    "seeds", "extra", "unroll",
+    "prompt", "canvas", "start", "end", "view", "block", "steps", "masks", "posts", "stored", "seeds", "extra", "unroll",
+    "step", "committed",
 )  # fmt: skip
 #: Counters: forwards, positions fed, query x key pairs, positions at which the head was computed.
 _COSTS = ("nfe", "fed", "read", "outputs")
-_FLAGS = ("active", "fresh", "built", "stopped", "cut")
+#: Numbers that every forward writes.
+MOVING = (*_PER_SLOT[-2:], *_COSTS)
+_FLAGS = ("active", "fresh", "built", "cut")
 
 
 class Slots:
@@ -49,16 +51,18 @@ class Slots:
         self.flags = torch.zeros((len(_FLAGS), count), dtype=torch.bool, device=self.device)
         for name, line in [*zip(names, self.table, strict=True), *zip(_FLAGS, self.flags, strict=True)]:
             setattr(self, name, line)
-        self.costs = self.table[len(_PER_SLOT) :]
+        self.moving = self.table[-len(MOVING) :]
         self.ids = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
         self.step_map = self.ids.clone()
         self.confidence = torch.zeros((count, 0), device=self.device)
-        self.log = torch.zeros((count, 0), dtype=torch.int8, device=self.device)
+        self.log = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
         self._noted = 0
         self.keys: list[Hashable | None] = [None] * count
         self.edits: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self.block_starts: list[list[int]] = [[] for _ in range(count)]
         self.began = [0.0] * count
+        self._ramp = torch.arange(max(self.widest, 1), device=self.device)
+        self._widens = "mask_predicted" in decoder.compat
 
     @property
     def width(self) -> int:
@@ -121,9 +125,12 @@ class Slots:
         # Under `mask_predicted` masks of earlier blocks go on competing.
         now.view = now.prompt if "mask_predicted" in self.decoder.compat else now.start
         now.step = now.committed = now.posts = now.extra = now.unroll = torch.zeros_like(rows)
-        columns, inside = self.block_columns(now)
-        masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
-        now.masks = (masked & (columns >= now.start[:, None])).sum(1)
+        if self.decoder.early_stop == "fill":  # a later block may hold end tokens already
+            columns, inside = self.block_columns(now)
+            masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
+            now.masks = (masked & (columns >= now.start[:, None])).sum(1)
+        else:
+            now.masks = now.end - torch.maximum(now.start, now.prompt)
         self.table[:, rows] = torch.stack([getattr(now, name) for name in _PER_SLOT + _COSTS])
         self.fresh[rows] = True
         offsets = (now.start - now.prompt).clamp(min=0)
@@ -138,14 +145,18 @@ class Slots:
 
     def block_columns(self, now: SimpleNamespace) -> tuple[Tensor, Tensor]:
         """Columns that may change [A, b], and which of them are behind the prompt and before the block's end."""
-        width = int((now.end - now.view).max())
-        columns = now.view[:, None] + torch.arange(max(width, 1), device=self.device)
-        inside = (columns < now.end[:, None]) & (columns >= now.prompt[:, None])
+        ramp = self._ramp
+        if self._widens:
+            ramp = torch.arange(max(int((now.end - now.view).max()), 1), device=self.device)
+        columns = now.view[:, None] + ramp
+        inside = columns < now.end[:, None]
+        if self.lm.is_block_causal:  # blocks count from the canvas' start: the first may begin in the prompt
+            inside &= columns >= now.prompt[:, None]
         return columns, inside
 
     def token(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Tokens at some columns [A, b]; columns behind the canvases repeat the last one."""
-        return self.ids[rows[:, None], columns.clamp(max=self.width - 1)]
+        return self.ids.index_select(0, rows).gather(1, columns.clamp(max=self.width - 1))
 
     def note(self, rows: Tensor, position: Tensor, kinds: Tensor) -> None:
         """Log the kind of a forward, which is the row's `position`-th."""
@@ -154,7 +165,7 @@ class Slots:
             self._noted = int(position.max()) + 1
             more = max(self._noted - self.log.shape[1], 0)
             self.log = torch.cat([self.log, self.log.new_zeros((self.count, more + 64 if more else 0))], 1)
-        self.log[rows, position] = kinds.to(self.log.dtype)
+        self.log[rows, position] = kinds
 
     def take(self, slot: int) -> Generation:
         """Empty a slot and hand out what it decoded."""
@@ -184,7 +195,7 @@ class Slots:
             confidence=[round(value, 6) for value in self.confidence[slot, begin:end].tolist()],
             block_starts=self.block_starts[slot],
             kinds=[KINDS[code] for code in self.log[slot, :nfe].tolist()],
-            finish_reason="stop" if bool(self.stopped[slot]) else "length",
+            finish_reason="stop" if stop < len(token_ids) else "length",
             cost=cost,
             edits=self.edits[slot],
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,18 +119,19 @@ class DiffusionLM:
             position_ids = _positions(ids, attention_mask)
         allowed = self._mask(ids, mask, attention_mask, position_ids, cache, block_length)
         trunk, shift = self.model.model, self.family.shift if aligned else 0
-        with contextlib.ExitStack() as narrowed:
-            if isinstance(positions, tuple):
-                positions = (positions[0], (positions[1] - shift).clamp(min=0) if shift else positions[1])
-                narrowed.enter_context(only_at(trunk, *positions))
-            states = trunk(
-                input_ids=ids,
-                attention_mask=allowed,
-                position_ids=position_ids,
-                cache=cache,
-                use_cache=cache is not None,
-            ).last_hidden_state
-        return states[positions] if isinstance(positions, tuple) else self._at(states, positions, shift)
+        fed = {
+            "input_ids": ids,
+            "attention_mask": allowed,
+            "position_ids": position_ids,
+            "cache": cache,
+            "use_cache": cache is not None,
+        }
+        if not isinstance(positions, tuple):
+            return self._at(trunk(**fed).last_hidden_state, positions, shift)
+        positions = (positions[0], (positions[1] - shift).clamp(min=0) if shift else positions[1])
+        with only_at(trunk, *positions) as narrowed:
+            states = trunk(**fed).last_hidden_state
+        return states[0] if narrowed else states[positions]
 
     def logits(self, ids: Tensor, **options: Any) -> Tensor:
         """Aligned logits in float32 (float64 for float64 weights); the head is computed only at `positions`.

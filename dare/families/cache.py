@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class PositionCache(Cache):
         self._rows: Tensor | slice = slice(0)
         self._index: Tensor | None = None
         self._slots: Tensor | None = None
+        self._run: slice | None = None
         self._end = 0
 
     @property
@@ -37,19 +39,28 @@ class PositionCache(Cache):
         """Number of keys the next forward attends to."""
         return self._end
 
-    def aim(self, rows: Tensor, slots: Tensor, end: int) -> None:
+    def aim(
+        self, rows: Tensor, slots: Tensor, end: int, *, order: Sequence[int] | None = None, same: bool = False
+    ) -> None:
         """Set the target of the next forward.
 
         Args:
             rows: int64 [A], in any order.
             slots: int64 [A, n], position of each fed token.
             end: slots [0, end) are returned as keys.
+            order: `rows` off the device, for those who know it.
+            same: every row feeds the same run of slots, none twice.
         """
-        first = int(rows[0]) if len(rows) else 0
-        run = torch.arange(first, first + len(rows), device=rows.device)
+        order = rows.tolist() if order is None else order
+        first = order[0] if len(order) else 0
         # Neighbours in their order: no copy of the store is needed.
-        self._rows = slice(first, first + len(rows)) if torch.equal(rows, run) else rows
+        beside = list(order) == list(range(first, first + len(order)))
+        self._rows = slice(first, first + len(order)) if beside else rows
         self._index, self._slots, self._end = rows[:, None], slots, end
+        self._run = None
+        if same and beside:
+            low = int(slots[0, 0])
+            self._run = slice(low, low + slots.shape[1])
 
     def grow(self, length: int) -> None:
         """Make room for more slots; what is stored stays."""
@@ -72,7 +83,10 @@ class PositionCache(Cache):
             self._store.append((key_states.new_zeros(shape), value_states.new_zeros(shape)))
         found = []
         for store, states in zip(self._store[layer_idx], (key_states, value_states), strict=True):
-            store[self._index, self._slots] = states.transpose(1, 2)
+            if self._run is None:
+                store[self._index, self._slots] = states.transpose(1, 2)
+            else:
+                store[self._rows, self._run] = states.transpose(1, 2)
             found.append(store[self._rows, : self._end].transpose(1, 2))
         return found[0], found[1]
 

@@ -1,4 +1,4 @@
-"""The last layer's MLP at the positions that are read, and nowhere else: nobody sees what it would give elsewhere."""
+"""What follows the last attention at the positions that are read, and nowhere else: nobody sees the other rows."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+#: Parts of a decoder layer, in the order of a forward: every network of the families is built of these.
+_PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+
 
 @contextmanager
-def only_at(trunk: nn.Module, row: Tensor, column: Tensor) -> Iterator[None]:
-    """While it is open, forwards of a decoder compute its last MLP (or experts) at some positions; the rest gets zeros.
+def only_at(trunk: nn.Module, row: Tensor, column: Tensor) -> Iterator[bool]:
+    """While it is open, forwards of a decoder compute what follows the last attention at some positions only.
 
-    Attention needs every position in every layer, because keys and values come from all of them; what follows the last
-    attention does not. Final hidden states at the given positions are what they would be, others are meaningless.
+    Attention needs every position in every layer, because keys and values come from all of them; the last MLP (or its
+    experts) and the final norm do not.
 
     Args:
-        trunk: a network with `layers`, each with an `mlp`; another one is left as it is.
+        trunk: a network with `layers` of pre-norm decoder layers; another one is left as it is.
         row, column: int64 [N], positions of the states that will be read.
+
+    Yields:
+        Whether final hidden states come as [1, N, d], those of the positions; else they come whole.
     """
     layers = getattr(trunk, "layers", None)
-    mlp: Any = getattr(layers[-1], "mlp", None) if layers else None
-    if mlp is None or not len(row) or torch.is_grad_enabled():
-        yield
+    last: Any = layers[-1] if layers else None
+    if last is None or torch.is_grad_enabled() or not len(row) or not all(part in last._modules for part in _PARTS):
+        yield False
         return
-    plain = mlp.forward
 
-    def some(states: Tensor) -> Tensor:
-        found = torch.zeros_like(states)
-        found[row, column] = plain(states[row, column][None])[0]
-        return found
+    def forward(hidden_states: Tensor, **options: Any) -> Tensor:
+        attended, _ = last.self_attn(hidden_states=last.input_layernorm(hidden_states), **options)
+        states = (hidden_states[row, column] + attended[row, column])[None]
+        return states + last.mlp(last.post_attention_layernorm(states))
 
-    mlp.forward = some
+    # Not `setattr`: that of a module looks for parameters first.
+    last.__dict__["forward"] = forward
     try:
-        yield
+        yield True
     finally:
-        del mlp.forward
+        del last.__dict__["forward"]

@@ -60,14 +60,14 @@ def test_states_at_the_places_that_are_read_are_those_of_the_whole_forward(tiny,
 
 def test_training_and_networks_of_another_shape_are_left_alone(tiny) -> None:
     trunk, row = tiny("llada").model.model, torch.tensor([0])
-    with only_at(trunk, row, row):
-        assert "forward" not in vars(trunk.layers[-1].mlp)
-    with torch.no_grad(), only_at(torch.nn.Linear(2, 2), row, row):
-        pass
+    with only_at(trunk, row, row) as narrowed:
+        assert not narrowed and "forward" not in vars(trunk.layers[-1])
+    with torch.no_grad(), only_at(torch.nn.Linear(2, 2), row, row) as narrowed:
+        assert not narrowed
     with torch.no_grad(), pytest.raises(RuntimeError, match="stopped"), only_at(trunk, row, row):
-        assert "forward" in vars(trunk.layers[-1].mlp)
+        assert "forward" in vars(trunk.layers[-1])
         raise RuntimeError("stopped")
-    assert "forward" not in vars(trunk.layers[-1].mlp)
+    assert "forward" not in vars(trunk.layers[-1])
 
 
 def test_a_group_is_split_where_it_feeds_too_much() -> None:
