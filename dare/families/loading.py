@@ -189,6 +189,7 @@ def save(
     *,
     dtype: torch.dtype | str | None = None,
     shard_bytes: int = weights.SHARD_BYTES,
+    tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
     """Write config, weights (official names) and tokenizer; read back by `load` bit for bit.
 
@@ -198,10 +199,11 @@ def save(
         dtype: storage dtype of the weights; buffers (expert biases) keep theirs. Default: each tensor's own, or the one
             it was loaded from where that still holds its values.
         shard_bytes: largest weight file.
+        tensors: the model's `state_dict`, whole, where the model itself holds only a part of each weight.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kind = lm.dtype if dtype is None else to_dtype(dtype)
-    tensors = lm.model.state_dict()
+    tensors = lm.model.state_dict() if tensors is None else tensors
     table = tensor_table(lm.family, lm.config, lm.model)
     own = {name: tensors[pieces[0].ours].dtype for name, pieces in table.items()}
     if dtype is not None:

@@ -15,6 +15,7 @@ from dare_bench.dare.training.data import Encoded, collate, collate_pairs, encod
 from dare_bench.dare.training.mixture import Mixture
 from dare_bench.dare.training.progress import Run
 from dare_bench.dare.training.rollout import RewardFunction, rollout
+from dare_bench.dare.training.world import ALONE, World
 
 
 class Batches:
@@ -29,7 +30,9 @@ class Batches:
         mixture: Mixture,
         config: TrainConfig,
         seed: int,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         self.lm, self.algorithm, self.examples, self.encoded = lm, algorithm, examples, encoded
         self.mixture, self.config, self.seed = mixture, config, seed
         self.options = getattr(algorithm, "config", None)
@@ -74,6 +77,7 @@ class Batches:
             step=cycle,
             reward_funcs=self.reward_funcs,
             reward_weights=self.reward_weights,
+            world=self.world,
         )
         run.add(rollout_tokens=rolled.tokens, rollout_nfe=rolled.nfe, rollout_flops=rolled.flops)
         return rolled.batch, rolled.metrics

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.dare.training import optim
+from dare_bench.dare.training.world import fill, whole
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
@@ -39,17 +40,27 @@ def scratch(final: Path) -> Path:
 
 
 def save_state(
-    out_dir: Path, step: int, model: nn.Module, optimizers: Mapping[str, Optimizer], totals: Mapping[str, Any]
+    out_dir: Path,
+    step: int,
+    model: nn.Module,
+    optimizers: Mapping[str, Optimizer],
+    totals: Mapping[str, Any],
+    *,
+    leads: bool = True,
 ) -> Path:
     """Write everything a continuation needs after `step` optimiser steps, then drop older states.
 
-    Draws and data order are functions of (seed, step): no generator state is stored.
+    Draws and data order are functions of (seed, step): no generator state is stored. Of several processes one leads and
+    writes; all call, because sharded weights are gathered.
     """
     final = out_dir / STATE / f"step-{step:08d}"
+    weights = {name: whole(each.detach()).cpu().contiguous() for name, each in optim.trainable(model).items()}
+    states = optim.state_tensors(dict(optimizers))
+    if not leads:
+        return final
     temporary = scratch(final)
-    weights = {name: parameter.detach().cpu().contiguous() for name, parameter in optim.trainable(model).items()}
     save_file(weights, temporary / "weights.safetensors")
-    save_file(optim.state_tensors(dict(optimizers)), temporary / "optimizer.safetensors")
+    save_file(states, temporary / "optimizer.safetensors")
     (temporary / "state.json").write_text(json.dumps({"step": step, "totals": dict(totals)}, sort_keys=True), "utf-8")
     publish(temporary, final)
     for old in (out_dir / STATE).iterdir():
@@ -78,7 +89,7 @@ def load_state(folder: Path, model: nn.Module, optimizers: dict[str, Optimizer])
     if set(weights) != set(own):
         raise ValueError(f"{folder}: state of {len(weights)} tensors, the model trains {len(own)}; delete the folder")
     for name, tensor in weights.items():
-        own[name].data.copy_(tensor)
+        fill(own[name].data, tensor)
     optim.load_state_tensors(optimizers, load_file(folder / "optimizer.safetensors"))
     described = json.loads((folder / "state.json").read_text("utf-8"))
     return int(described["step"]), dict(described["totals"])

@@ -12,7 +12,7 @@ from dare_bench.dare.algorithms.base import Algorithm
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families import loading
 from dare_bench.dare.families.base import DiffusionLM
-from dare_bench.dare.training import adapters, checkpoint, optim
+from dare_bench.dare.training import adapters, checkpoint, optim, sharding
 from dare_bench.dare.training.batches import Batches
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import encode
@@ -20,6 +20,7 @@ from dare_bench.dare.training.mixture import Mixture, Phase
 from dare_bench.dare.training.progress import Diverged, Run, stop_step
 from dare_bench.dare.training.rollout import RewardFunction
 from dare_bench.dare.training.stepper import OnPoint, Stepper
+from dare_bench.dare.training.world import World, current
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,12 @@ def train(
     phases: Sequence[Phase] = (),
     on_point: OnPoint | None = None,
     on_resume: Callable[[int], None] | None = None,
+    sharded: bool = False,
 ) -> TrainResult:
     """Train a model.
+
+    In processes started by torchrun all train the same model: they divide rollouts and micro-batches, and the result is
+    that of one process. The first of them writes and reports.
 
     Args:
         lm: starting weights; changed in place (left alone when the run had been finished before).
@@ -71,6 +76,7 @@ def train(
         phases: curriculum over the examples' `source`.
         on_point: receives (step, metrics, timing); step counts from 1.
         on_resume: receives the step a continuation starts from (0 for a fresh run).
+        sharded: shard weights, gradients and moments over the processes (FSDP2), instead of a copy in each.
 
     Returns:
         The finished checkpoint.
@@ -90,32 +96,38 @@ def train(
         if on_resume is not None:
             on_resume(stop)
         return TrainResult(out_dir / "final", done["sha256"], stop, done["totals"])
+    world = current(sharded=sharded, on_cpu=lm.device.type == "cpu")
+    _check_world(world, config)
     AcceleratorState._reset_state()  # accelerate keeps the precision of the first run of a process for all others
     accelerator = Accelerator(
         cpu=lm.device.type == "cpu", mixed_precision="bf16" if config.dtype == "bfloat16" else "no"
     )
     if config.peft is not None:
         adapters.inject(lm, config.peft, seed=seed)
+    # A reference of full fine-tuning is a copy of the starting weights; with adapters it is the model without them.
+    reference = _reference(lm, algorithm, adapted=config.peft is not None)
     if config.gradient_checkpointing:
         # transformers renames the method within the range of versions that is supported here.
         enable = getattr(lm.model, "activation_checkpointing_enable", None) or lm.model.gradient_checkpointing_enable
         enable()
+    if world.is_sharded:
+        sharding.shard(lm)
+        if reference is not None:
+            sharding.shard(reference)
     optimizers = optim.build(lm.model, config)
     run = Run()
     found = checkpoint.latest_state(out_dir)
-    # A reference of full fine-tuning is a copy of the starting weights; with adapters it is the model without them.
-    reference = _reference(lm, algorithm, adapted=config.peft is not None)
     if found is not None:
         run.step, run.totals = checkpoint.load_state(found, lm.model, optimizers)
-    if on_resume is not None:
+    if on_resume is not None and world.leads:
         on_resume(run.step)
     sources: dict[str, list[int]] = {}
     for index, example in enumerate(examples):
         sources.setdefault(str(example.get("source", "data")), []).append(index)
     mixture = Mixture(sources, phases)
     encoded = encode(lm, examples, max_length=config.max_length)
-    stepper = Stepper(lm, algorithm, config, seed, optimizers, accelerator, reference, on_point)
-    batches = Batches(lm, algorithm, examples, encoded, mixture, config, seed)
+    stepper = Stepper(lm, algorithm, config, seed, optimizers, accelerator, reference, on_point, world)
+    batches = Batches(lm, algorithm, examples, encoded, mixture, config, seed, world)
     batches.configure(reward_funcs, reward_weights, decoder)
     inner = batches.inner_iterations
     while run.step < stop:
@@ -125,11 +137,25 @@ def train(
         # A cycle is never cut: states are only written between cycles, so a continuation sees the same rollout.
         stepper.cycle(batch, metrics, cycle, min(inner, stop - run.step), run, began)
         if config.checkpoint_every and _crossed(run.step, inner, config.checkpoint_every) and run.step < stop:
-            checkpoint.save_state(out_dir, run.step, lm.model, optimizers, run.totals)
-    path = write_final(lm, config, out_dir, base)
+            checkpoint.save_state(out_dir, run.step, lm.model, optimizers, run.totals, leads=world.leads)
+    path = out_dir / "final"
+    tensors = sharding.whole_state(lm.model)
+    with sharding.gathered(lm):
+        if world.leads:
+            write_final(lm, config, out_dir, base, tensors=tensors)
+    world.wait()
     result = TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
-    checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
+    if world.leads:
+        checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
+    world.wait()
     return result
+
+
+def _check_world(world: World, config: TrainConfig) -> None:
+    if not world.is_sharded:
+        return
+    if config.optimizer == "muon":
+        raise ValueError("optimizer: 'muon' needs whole matrices; allowed with sharded weights: 'adamw'")
 
 
 def _crossed(step: int, inner: int, every: int) -> bool:
@@ -147,14 +173,29 @@ def _reference(lm: DiffusionLM, algorithm: Algorithm, *, adapted: bool) -> Diffu
     return DiffusionLM(lm.family, lm.config, frozen, lm.tokenizer)
 
 
-def write_final(lm: DiffusionLM, config: TrainConfig, out_dir: Path, base: str) -> Path:
-    """Write the finished checkpoint, adapters or full weights, and move it into place."""
+def write_final(
+    lm: DiffusionLM,
+    config: TrainConfig,
+    out_dir: Path,
+    base: str,
+    *,
+    tensors: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the finished checkpoint, adapters or full weights, and move it into place.
+
+    Args:
+        lm: the trained model.
+        config: tells adapters from full weights.
+        out_dir: folder of the run.
+        base: name of an adapter's base.
+        tensors: whole weights of a sharded model.
+    """
     final = out_dir / "final"
     temporary = checkpoint.scratch(final)
     if config.peft is not None:
         adapters.save_adapter(lm, temporary, config.peft, base)
     else:
-        loading.save(lm, temporary)
+        loading.save(lm, temporary, tensors=tensors)
     checkpoint.publish(temporary, final)
     return final
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.world import fill, whole
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -90,7 +91,7 @@ def state_tensors(optimizers: dict[str, Optimizer]) -> dict[str, Tensor]:
         for group in optimizer.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 for key, value in optimizer.state[parameter].items():
-                    found[f"{kind}/{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
+                    found[f"{kind}/{name}/{key}"] = whole(torch.as_tensor(value).detach()).cpu().contiguous()
     return found
 
 
@@ -110,9 +111,16 @@ def load_state_tensors(optimizers: dict[str, Optimizer], tensors: dict[str, Tens
                 for key in keys:
                     value = left.pop(key)
                     # `step` stays on the CPU, as the optimisers keep it; moments live beside their parameter.
-                    state[key.removeprefix(prefix)] = value if value.ndim == 0 else value.to(parameter.device)
+                    state[key.removeprefix(prefix)] = value if value.ndim == 0 else _beside(parameter, value)
                 optimizer.state[parameter] = state
     if left:
         raise ValueError(
             f"optimiser state of unknown parameters: {', '.join(sorted(left)[:3])}; delete the state folder"
         )
+
+
+def _beside(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    """A moment in the place and layout of its parameter, in its own dtype."""
+    moment = torch.empty_like(parameter.data, dtype=value.dtype)
+    fill(moment, value)
+    return moment

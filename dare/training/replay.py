@@ -14,6 +14,7 @@ import torch
 from dare_bench.dare.algorithms.base import Algorithm, Context, Rows
 from dare_bench.dare.diffusion.block import concatenate
 from dare_bench.dare.families.base import DiffusionLM
+from dare_bench.dare.training.world import ALONE, World
 from dare_bench.kernels.token_logprob import token_logprob
 from torch import Tensor
 
@@ -45,10 +46,19 @@ def score(lm: DiffusionLM, rows: Rows) -> Tensor:
     else:
         real = None if bool(rows.real.all()) else rows.real
         hidden = lm.hidden(rows.ids, attention_mask=real, position_ids=rows.position_ids, positions=rows.mask)
-    if rows.temperature != 1.0:
-        hidden = hidden / rows.temperature  # the head is linear: this divides the logits
-    logps = token_logprob(hidden, lm.head_weight, rows.targets[rows.mask]).logps
+    logps = _at_head(lm, hidden, rows.targets[rows.mask], rows.temperature)
     return logps.new_zeros(rows.targets.shape).index_put((rows.mask,), logps)
+
+
+def _at_head(lm: DiffusionLM, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities of targets through a call of the head itself: sharded weights are gathered by its hooks."""
+    head = lm.model.get_output_embeddings()
+    # Not `setattr`: that of a module looks for parameters first.
+    head.__dict__["forward"] = lambda states: token_logprob(states, head.weight, targets, temperature=temperature).logps
+    try:
+        return head(hidden)
+    finally:
+        del head.__dict__["forward"]
 
 
 def chunks(rows: Rows, micro_rows: int | None) -> Iterator[Tensor]:
@@ -66,18 +76,32 @@ def chunks(rows: Rows, micro_rows: int | None) -> Iterator[Tensor]:
     yield from width.argsort(stable=True).split(micro_rows)
 
 
+def _shares(rows: Rows, micro_rows: int | None, world: World) -> list[tuple[Tensor, bool]]:
+    """Micro-batches of this process; without a size for them the rows are divided evenly."""
+    if world.size > 1 and not micro_rows:
+        micro_rows = -(-len(rows) // world.size)
+    return world.share(list(chunks(rows, micro_rows)))
+
+
 @torch.no_grad()
-def score_all(lm: DiffusionLM, rows: Rows, micro_rows: int | None) -> Tensor:
-    """`score` of all rows without a graph, micro-batch by micro-batch, on the CPU [N, S, K]."""
+def score_all(lm: DiffusionLM, rows: Rows, micro_rows: int | None, world: World = ALONE) -> Tensor:
+    """`score` of all rows without a graph, micro-batch by micro-batch, on the CPU [N, S, K].
+
+    Args:
+        lm, rows: as in `score`.
+        micro_rows: rows per forward; None = all at once.
+        world: processes that divide the micro-batches; each gets all scores.
+    """
     out: Tensor | None = None
-    for index in chunks(rows, micro_rows):
-        part = rows.select(index)
-        logps = score(lm, part).cpu()
+    for index, counts in _shares(rows, micro_rows, world):
+        logps = score(lm, rows.select(index)).cpu()
         if out is None:
             out = logps.new_zeros(rows.targets.shape)
-        out[index, : logps.shape[1]] = logps
-    assert out is not None
-    return out
+        if counts:
+            out[index, : logps.shape[1]] = logps
+    if out is None:  # more processes than micro-batches
+        out = torch.zeros(rows.targets.shape, dtype=torch.float64 if lm.dtype == torch.float64 else torch.float32)
+    return world.total(out)
 
 
 def backward(
@@ -91,6 +115,7 @@ def backward(
     ref: Scores = None,
     micro_rows: int | None = None,
     push: Callable[[Tensor], None] = Tensor.backward,
+    world: World = ALONE,
 ) -> dict[str, float]:
     """Accumulate the gradient of one optimiser step.
 
@@ -104,6 +129,7 @@ def backward(
         old, ref: [N, S, K] log-probabilities under the rollout and the reference policy, one tensor per part.
         micro_rows: rows per forward.
         push: runs the backward pass of a scalar (accelerate's, when mixed precision scales it).
+        world: processes that divide the micro-batches; the caller sums their gradients.
 
     Returns:
         The loss's metrics; ``loss`` is the value of the whole batch.
@@ -111,9 +137,10 @@ def backward(
     parts = [rows] if isinstance(rows, Rows) else rows
     old, ref = _per_part(old), _per_part(ref)
     if algorithm.separable:
-        return _separable(lm, algorithm, parts, advantages, context, old, ref, micro_rows, push)
+        return _separable(lm, algorithm, parts, advantages, context, old, ref, micro_rows, push, world)
     rows = concatenate(list(parts))
-    return _coupled(lm, algorithm, rows, advantages, context, joined(old, rows), joined(ref, rows), micro_rows, push)
+    scores = joined(old, rows), joined(ref, rows)
+    return _coupled(lm, algorithm, rows, advantages, context, *scores, micro_rows, push, world)
 
 
 def joined(scores: Sequence[Tensor] | None, rows: Rows) -> Tensor | None:
@@ -142,21 +169,24 @@ def _coupled(
     ref: Tensor | None,
     micro_rows: int | None,
     push: Callable[[Tensor], None],
+    world: World,
 ) -> dict[str, float]:
     """One loss call over all rows: its gradient with respect to the log-probabilities is pushed part by part."""
-    parts = list(chunks(rows, micro_rows))
-    if len(parts) == 1:
+    parts = _shares(rows, micro_rows, world)
+    if world.size == 1 and len(parts) == 1:
         new = score(lm, rows).cpu()
         loss, metrics = algorithm.loss(new, old if old is not None else new.detach(), ref, rows, advantages, context)
         push(loss)
         return metrics
-    new = score_all(lm, rows, micro_rows).requires_grad_()
+    new = score_all(lm, rows, micro_rows, world).requires_grad_()
     loss, metrics = algorithm.loss(new, old if old is not None else new.detach(), ref, rows, advantages, context)
     (grad,) = torch.autograd.grad(loss, new)
-    for index in parts:
-        part = rows.select(index)
-        again = score(lm, part)
-        push((again * grad[index][:, : again.shape[1]].to(again.device)).sum())
+    # Rows without a gradient (groups of equal rewards, clipped ratios) are not computed a second time.
+    moves = grad.flatten(1).ne(0).any(1)
+    moving, grad = rows.select(moves.nonzero()[:, 0]), grad[moves]
+    for index, counts in _shares(moving, micro_rows, world) if len(moving) else ():
+        again = score(lm, moving.select(index))
+        push(counts * (again * grad[index][:, : again.shape[1]].to(again.device)).sum())
     return metrics
 
 
@@ -170,12 +200,13 @@ def _separable(
     ref: Sequence[Tensor] | None,
     micro_rows: int | None,
     push: Callable[[Tensor], None],
+    world: World,
 ) -> dict[str, float]:
     """One loss call and backward pass per micro-batch: the loss is a sum over rows."""
     total: dict[str, float] = {}
     counted = 0
     for number, rows in enumerate(parts):
-        for index in chunks(rows, micro_rows):
+        for index, counts in _shares(rows, micro_rows, world):
             part = rows.select(index)
             new = score(lm, part)
             width = new.shape[1]
@@ -187,9 +218,13 @@ def _separable(
                 advantages.to(new.device),
                 context,
             )
-            push(loss)
+            push(loss if counts else 0 * loss)
+            if not counts:
+                continue
             share = int(part.mask.sum())
             counted += share
             for name, value in metrics.items():  # the loss adds up, everything else is a mean over scored tokens
                 total[name] = total.get(name, 0.0) + (value if name == "loss" else value * share)
-    return {name: value if name == "loss" else value / max(counted, 1) for name, value in total.items()}
+    sums = world.totals(total | {"counted": counted})
+    counted = max(sums.pop("counted"), 1)
+    return {name: value if name == "loss" else value / counted for name, value in sums.items()}

@@ -12,7 +12,9 @@ from dare_bench.dare.decoding.engine import generate
 from dare_bench.dare.decoding.generation import NEVER, Generation
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
+from dare_bench.dare.training import sharding
 from dare_bench.dare.training.data import Encoded, collate
+from dare_bench.dare.training.world import ALONE, World
 
 #: TRL's signature: (prompts, completions, **columns) -> one float per completion.
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -51,6 +53,7 @@ def rollout(
     reward_funcs: Sequence[RewardFunction],
     reward_weights: Sequence[float] | None = None,
     batch_size: int = 128,
+    world: World = ALONE,
 ) -> Rollout:
     """Sample `group_size` responses per prompt and grade them.
 
@@ -65,41 +68,36 @@ def rollout(
             (rule that decided -> share of the batch) has them among the metrics.
         reward_weights: default 1 each.
         batch_size: rows per decoding batch.
+        world: processes that divide the prompts; each gets all responses.
 
     Returns:
         The rollout; responses include everything up to and including the first stop token.
     """
+    mine = range(world.rank, len(prompts), world.size)
+    with sharding.gathered(lm):
+        groups = _sample(
+            lm, [prompts[index] for index in mine], decoder, group_size=group_size, seed=seed, step=step,
+            batch_size=batch_size,
+        )  # fmt: skip
+    graded = _grade(lm, groups, [prompts[index] for index in mine], [messages[index] for index in mine], reward_funcs)
+    groups = world.interleave(groups, len(prompts))
+    graded = world.interleave(graded, len(prompts))
+    generations = [generation for group in groups for generation in group]
     rows = [prompt for prompt in prompts for _ in range(group_size)]
-    seeds = [
-        stream_seed(seed, "rollout", step, prompt.id, member) for prompt in prompts for member in range(group_size)
-    ]
-    lm.eval()
-    generations = generate(lm, [row.prompt for row in rows], decoder, seeds, batch_size=batch_size)
-    responses = [_through_stop(generation) for generation in generations]
-    texts = [lm.decode(generation.text_ids) for generation in generations]
-    repeated = [conversation for conversation in messages for _ in range(group_size)]
-    # The benchmarks of a mixed run have unlike columns.
-    names = dict.fromkeys(name for row in rows for name in row.columns)
-    columns = {name: [row.columns.get(name) for row in rows] for name in names}
-    columns["tokens_left"] = [int(decoder.gen_length or 0) - len(response) for response in responses]
+    values = torch.tensor([value for group in graded for value in group], dtype=torch.float32)
+    values = values.view(len(rows), len(reward_funcs))
     weights = list(reward_weights) if reward_weights is not None else [1.0] * len(reward_funcs)
     total = torch.zeros(len(rows))
     metrics: dict[str, float] = {}
-    for function, weight in zip(reward_funcs, weights, strict=True):
-        completions = [[{"role": "assistant", "content": text}] for text in texts]
-        given = function(prompts=repeated, completions=completions, **columns)
-        values = torch.tensor([0.0 if value is None else float(value) for value in given])
-        total += weight * values
-        label = f"reward/{getattr(function, '__name__', 'reward')}"
-        graded = [float(value) for value in given if value is not None]
-        metrics[label] = sum(graded) / len(graded) if graded else 0.0
-        metrics |= {f"{label}/{rule}": share for rule, share in getattr(function, "shares", {}).items()}
+    for index, (function, weight) in enumerate(zip(reward_funcs, weights, strict=True)):
+        total += weight * values[:, index]
+        metrics[f"reward/{getattr(function, '__name__', 'reward')}"] = float(values[:, index].mean())
     batch = _batch(lm, rows, generations, group_size, total, int(decoder.gen_length or 0))
-    groups = total.view(-1, group_size)
+    by_group = total.view(-1, group_size)
     metrics |= {
         "reward": float(total.mean()),
-        "zero_variance_groups": float((groups.max(1).values == groups.min(1).values).float().mean()),
-        "response_tokens": sum(len(response) for response in responses) / len(responses),
+        "zero_variance_groups": float((by_group.max(1).values == by_group.min(1).values).float().mean()),
+        "response_tokens": sum(len(_through_stop(generation)) for generation in generations) / len(generations),
         "rollout_nfe": sum(generation.cost.nfe for generation in generations) / len(generations),
     }
     return Rollout(
@@ -110,6 +108,47 @@ def rollout(
         nfe=sum(generation.cost.nfe for generation in generations),
         flops=sum(generation.cost.flops for generation in generations),
     )
+
+
+def _sample(
+    lm: DiffusionLM,
+    prompts: Sequence[Encoded],
+    decoder: DecoderConfig,
+    *,
+    group_size: int,
+    seed: int,
+    step: int,
+    batch_size: int,
+) -> list[list[Generation]]:
+    """The responses of each prompt."""
+    rows = [prompt.prompt for prompt in prompts for _ in range(group_size)]
+    seeds = [
+        stream_seed(seed, "rollout", step, prompt.id, member) for prompt in prompts for member in range(group_size)
+    ]
+    lm.eval()
+    found = generate(lm, rows, decoder, seeds, batch_size=batch_size)
+    return [found[begin : begin + group_size] for begin in range(0, len(found), group_size)]
+
+
+def _grade(
+    lm: DiffusionLM,
+    groups: Sequence[Sequence[Generation]],
+    prompts: Sequence[Encoded],
+    messages: Sequence[Sequence[dict[str, str]]],
+    reward_funcs: Sequence[RewardFunction],
+) -> list[list[list[float]]]:
+    """The rewards of each prompt's responses, one per function; a None counts as 0."""
+    if not groups:
+        return []
+    size = len(groups[0])
+    texts = [lm.decode(generation.text_ids) for group in groups for generation in group]
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    repeated = [conversation for conversation in messages for _ in range(size)]
+    rows = [prompt for prompt in prompts for _ in range(size)]
+    columns = {key: [row.columns.get(key) for row in rows] for key in rows[0].columns}
+    given = [function(prompts=repeated, completions=completions, **columns) for function in reward_funcs]
+    values = [[0.0 if value is None else float(value) for value in row] for row in zip(*given, strict=True)]
+    return [values[begin : begin + size] for begin in range(0, len(values), size)]
 
 
 def _through_stop(generation: Generation) -> list[int]:

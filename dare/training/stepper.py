@@ -15,6 +15,7 @@ from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training import adapters, optim, replay
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.progress import Diverged, Run, stop_step
+from dare_bench.dare.training.world import ALONE, World, whole
 from torch import Tensor
 
 OnPoint = Callable[[int, dict[str, float], dict[str, float]], None]
@@ -33,10 +34,12 @@ class Stepper:
         accelerator: Any,
         reference: DiffusionLM | None,
         on_point: OnPoint | None,
+        world: World = ALONE,
     ) -> None:
         self.lm, self.algorithm, self.config, self.seed = lm, algorithm, config, seed
         self.optimizers, self.accelerator, self.reference, self.on_point = optimizers, accelerator, reference, on_point
         self.parameters = list(optim.trainable(lm.model).values())
+        self.world = world
 
     def cycle(self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: Run, began: float) -> None:
         """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out."""
@@ -69,15 +72,18 @@ class Stepper:
 
     def _old(self, batch: Batch, context: Context) -> list[Tensor]:
         self.lm.eval()
-        return [replay.score_all(self.lm, part, self.config.micro_batch_size) for part in self._parts(batch, context)]
+        return self._scores(self.lm, batch, context)
 
     def _ref(self, batch: Batch, context: Context) -> list[Tensor]:
-        size = self.config.micro_batch_size
         if self.reference is not None:
-            return [replay.score_all(self.reference, part, size) for part in self._parts(batch, context)]
+            return self._scores(self.reference, batch, context)
         self.lm.eval()
         with adapters.adapters_off(self.lm):
-            return [replay.score_all(self.lm, part, size) for part in self._parts(batch, context)]
+            return self._scores(self.lm, batch, context)
+
+    def _scores(self, lm: DiffusionLM, batch: Batch, context: Context) -> list[Tensor]:
+        size = self.config.micro_batch_size
+        return [replay.score_all(lm, part, size, self.world) for part in self._parts(batch, context)]
 
     def _step(
         self,
@@ -105,10 +111,12 @@ class Stepper:
                 old=old,
                 ref=ref,
                 micro_rows=config.micro_batch_size,
-                push=self.accelerator.backward,
+                push=self._push,
+                world=self.world,
             )
+        self._complete()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.grad_clip or math.inf)
-        metrics["grad_norm"] = float(norm)
+        metrics["grad_norm"] = float(whole(norm))
         bad = [name for name in ("loss", "grad_norm") if not math.isfinite(metrics[name])]
         if bad:
             raise Diverged(
@@ -121,10 +129,25 @@ class Stepper:
         run.step += 1
         self._account(fed.tokens, batch, run, old is not None, ref is not None)
         wall = time.perf_counter() - began
-        run.add(train_wall_s=wall)
-        if self.on_point is not None and (run.step % config.log_every == 0 or run.step == stop_step(config)):
+        run.add(train_wall_s=wall, device_wall_s=wall * self.world.size)
+        if (
+            self.on_point is not None
+            and self.world.leads
+            and (run.step % config.log_every == 0 or run.step == stop_step(config))
+        ):
             metrics |= {"lr": lr, "train_tokens": run.totals["train_tokens"]}
             self.on_point(run.step, metrics, {"wall_s": wall})
+
+    def _push(self, loss: Tensor) -> None:
+        # Sharded weights average the gradients of the processes; here they shall add up.
+        self.accelerator.backward(loss * self.world.size if self.world.is_sharded else loss)
+
+    def _complete(self) -> None:
+        """Gradients of all processes, and zeros where no row moved a parameter: the optimiser still decays it."""
+        self.world.sum_gradients(self.parameters)
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def _account(self, fed: int, batch: Batch, run: Run, old: bool, ref: bool) -> None:
         """Budget of one step: 6 N per token forwarded with a backward pass, 2 N per token only scored."""
