@@ -35,6 +35,18 @@ def block_causal_mask(positions: Tensor, block_length: int, key_positions: Tenso
     return (query_block[:, :, None] >= key_block[:, None, :])[:, None]
 
 
+def document_mask(documents: Tensor) -> Tensor:
+    """A query sees the keys of its own document (several are packed into a row).
+
+    Args:
+        documents: int64 [B, L].
+
+    Returns:
+        bool [B, 1, L, L].
+    """
+    return (documents[:, :, None] == documents[:, None, :])[:, None]
+
+
 def doubled_mask(
     noisy_positions: Tensor,
     clean_positions: Tensor,
@@ -42,6 +54,8 @@ def doubled_mask(
     *,
     noisy_real: Tensor | None = None,
     clean_real: Tensor | None = None,
+    noisy_documents: Tensor | None = None,
+    clean_documents: Tensor | None = None,
 ) -> Tensor:
     """Mask of the training layout ``[noisy ; clean]`` of block diffusion.
 
@@ -54,6 +68,8 @@ def doubled_mask(
         clean_positions: int64 [B, L].
         block_length: tokens per block.
         noisy_real, clean_real: [B, A], [B, L], nonzero = real token; default all.
+        noisy_documents, clean_documents: int64 [B, A], [B, L], document of each token where several are packed into a
+            row (positions then restart with each); default one.
 
     Returns:
         bool [B, 1, A + L, A + L].
@@ -67,6 +83,8 @@ def doubled_mask(
     never = noisy.new_zeros(clean.shape[0], clean.shape[1], noisy.shape[1], dtype=torch.bool)
     lower = torch.cat([never, clean[:, :, None] >= clean[:, None, :]], 2)
     allowed = torch.cat([upper, lower], 1)
+    if noisy_documents is not None and clean_documents is not None:
+        allowed = allowed & document_mask(torch.cat([noisy_documents, clean_documents], 1))[:, 0]
     if noisy_real is not None or clean_real is not None:
         noisy_keys = torch.ones_like(noisy, dtype=torch.bool) if noisy_real is None else noisy_real != 0
         clean_keys = torch.ones_like(clean, dtype=torch.bool) if clean_real is None else clean_real != 0

@@ -28,6 +28,22 @@ def noise_levels(seeds: list[int], *, low: float = 0.0, high: float = 1.0, eps: 
     return (1 - eps) * (low + (high - low) * u) + eps
 
 
+def even_levels(count: int, *, low: float = 0.0, high: float = 1.0, eps: float = EPS) -> Tensor:
+    """Masking probabilities on an even grid, one per row: the midpoints of `count` equal parts of the range.
+
+    Losses that are compared over a run use it: drawn levels would hide progress behind their noise.
+
+    Args:
+        count: rows.
+        low, high, eps: as in `noise_levels`.
+
+    Returns:
+        float64 [count].
+    """
+    u = (torch.arange(count, dtype=torch.float64) + 0.5) / max(count, 1)
+    return (1 - eps) * (low + (high - low) * u) + eps
+
+
 def block_noise_levels(
     seeds: list[int], blocks: int, *, low: float, high: float, eps: float = EPS, stratified_seed: int | None = None
 ) -> Tensor:

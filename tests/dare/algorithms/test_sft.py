@@ -151,8 +151,8 @@ class TestBlockDiffusion:
 class TestRefusedSettings:
     @pytest.mark.parametrize(
         ("field", "value", "allowed"),
-        [("loss_norm", "tokens", "'sequence', 'token'"), ("weight", "1/t", "'inv_t', 'none'"),
-         ("noise_scope", "token", "'sequence', 'block'"), ("noise_low", 1.5, "0 <= low <= high <= 1")],
+        [("loss_norm", "tokens", "sequence, token"), ("weight", "1/t", "inv_t, linear, cart, none"),
+         ("noise_scope", "token", "sequence, block"), ("noise_low", 1.5, "0 <= low <= high <= 1")],
     )  # fmt: skip
     def test_message_names_field_and_choices(self, field, value, allowed):
         with pytest.raises(ValueError, match=rf"{field}.*{value}.*allowed") as error:
