@@ -9,6 +9,7 @@ from typing import Any
 from dare_bench.dare.decoding.autoregressive import generate
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.autoregressive_run import Job
+from dare_bench.dare.training.grading import columns_of
 
 #: Rows of one decoding batch; never changes a result.
 BATCH_SIZE = 128
@@ -65,11 +66,8 @@ def grader(job: Job, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], row: Sequence[int], **ignored: Any) -> Any:
         own = [job.encoded[index].columns for index in row]
-        # The benchmarks of a mixed run have unlike columns.
-        names = dict.fromkeys(name for values in own for name in values)
-        columns = {name: [values.get(name) for values in own] for name in names}
         limit = int(job.decoder.gen_length or 0)
-        columns["tokens_left"] = [limit - len(ids) for ids in ignored.get("completion_ids", [[]] * len(row))]
+        columns = columns_of(own, [limit - len(ids) for ids in ignored.get("completion_ids", [[]] * len(row))])
         return function(prompts=[job.examples[index]["prompt"] for index in row], completions=completions, **columns)
 
     reward.__name__ = getattr(function, "__name__", "reward")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -46,7 +45,7 @@ class Reward(ABC):
         options_class: frozen dataclass that extends `Options`, each with a default; `options` is an instance of it.
         columns: columns of the examples that are read; ``gold`` is one of them where it is.
         uses_scorer: whether the scorer of the benchmark's protocol judges; it is then `scorer`.
-        shares: rule -> share of the last batch in which it decided (see `note`), for training logs.
+        rules: the rule that decided about each completion of the last batch (see `note`), for training logs.
         __name__: name in training logs, for example ``mini_gsm_exact``.
     """
 
@@ -74,8 +73,8 @@ class Reward(ABC):
             )
         self.options = self.options_class() if options is None else options
         self.scorer = scorer
-        self.shares: dict[str, float] = {}
-        self._fired: Counter[str] = Counter()
+        self.rules: list[str] = []
+        self._rule = ""
         self.__name__ = label or self.name
 
     @abstractmethod
@@ -91,8 +90,8 @@ class Reward(ABC):
         """
 
     def note(self, rule: str) -> None:
-        """Counts the rule that decided about an answer, for `shares`."""
-        self._fired[rule] += 1
+        """Says which rule decided about the answer that is being graded; the last word counts."""
+        self._rule = rule
 
     def exact(self, text: str, row: Row) -> float | None:
         """Returns 1 or 0 by this reward's own idea of a right answer; null: it has none.
@@ -102,8 +101,13 @@ class Reward(ABC):
         return None
 
     def grade_all(self, texts: Sequence[str], rows: Sequence[Row]) -> list[float | None]:
-        """Grades a batch; see `grade`."""
-        return [self.grade(text, row) for text, row in zip(texts, rows, strict=True)]
+        """Grades a batch; see `grade`. One that grades in another way may set `rules` itself."""
+        values = []
+        for text, row in zip(texts, rows, strict=True):
+            self._rule = ""
+            values.append(self.grade(text, row))
+            self.rules.append(self._rule)
+        return values
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Grades completions.
@@ -121,9 +125,9 @@ class Reward(ABC):
             SuiteError: a column is missing or lengths differ.
         """
         rows = self._rows(prompts, completions, columns)
-        self._fired.clear()
+        self.rules = []
         values = self.grade_all([before_end(text_of(answer)) for answer in completions], rows)
-        self.shares = {rule: count / len(rows) for rule, count in sorted(self._fired.items())}
+        self.rules = self.rules or [""] * len(rows)
         near = self.options.truncated_within
         if near is not None:
             left = [row.columns["tokens_left"] for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,27 +133,34 @@ def _joined(parts: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> Any:
 
 
 class OwnExact:
-    """What a reward itself calls right, as a function: 1 or 0."""
+    """What a reward itself calls right, as a function: 1 or 0.
+
+    Attributes:
+        rules: as of `Reward`; none is told.
+    """
 
     def __init__(self, part: Reward, label: str) -> None:
         self._part = part
+        self.rules: list[str] = []
         self.__name__ = label
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Grades completions; see `Reward.__call__`."""
-        return self._part.grade_exact(prompts, completions, **columns)
+        values = self._part.grade_exact(prompts, completions, **columns)
+        self.rules = [""] * len(values)
+        return values
 
 
 class Mixed:
     """One reward on several benchmarks: each completion is judged by the benchmark its prompt came from.
 
     Attributes:
-        shares: as of `Reward`, over the completions that were judged.
+        rules: as of `Reward`.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = parts
-        self.shares: dict[str, float] = {}
+        self.rules: list[str] = []
         names = [part.__name__.removeprefix(f"{name}_") for name, part in parts.items()]
         self.__name__ = f"{'+'.join(parts)}_{names[0]}"
 
@@ -164,17 +170,13 @@ class Mixed:
         if "benchmark" not in lists:
             raise SuiteError(f"{self.__name__}: column 'benchmark' is missing; it names the benchmark of each prompt")
         values: list[float | None] = [None] * len(prompts)
-        fired: Counter[str] = Counter()
-        graded = 0
+        self.rules = [""] * len(prompts)
         for name, part in self._parts.items():
             index = [i for i, owner in enumerate(lists["benchmark"]) if owner == name]
             if not index:
                 continue
             own = {key: [column[i] for i in index] for key, column in lists.items()}
             found = part([prompts[i] for i in index], [completions[i] for i in index], **own)
-            for i, value in zip(index, found, strict=True):
-                values[i] = value
-            graded += len(index)
-            fired.update({rule: share * len(index) for rule, share in getattr(part, "shares", {}).items()})
-        self.shares = {rule: count / graded for rule, count in sorted(fired.items())}
+            for i, value, rule in zip(index, found, part.rules, strict=True):
+                values[i], self.rules[i] = value, rule
         return values

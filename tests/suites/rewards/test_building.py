@@ -85,7 +85,7 @@ def test_a_run_without_choices_pays_the_protocols_score():
     functions, weights = rewards.training_functions([MINI])
     assert ([function.__name__ for function in functions], weights) == (["mini_gsm_exact"], [1.0])
     assert functions[0](PROMPTS, ANSWERS, gold=GOLD) == [1.0, 0.0, 0.0, 0.0, 0.0]
-    assert functions[0].shares == {"box": 0.4, "last number": 0.4, "no number found": 0.2}
+    assert functions[0].rules == ["box", "last number", "box", "last number", "no number found"]
 
 
 def test_exact_is_added_with_weight_0_unless_it_is_chosen():
@@ -112,7 +112,7 @@ def test_each_function_judges_the_completions_of_the_benchmarks_it_fits():
     }
     answers = [r"\boxed{B}", r"\boxed{12+7}", r"\boxed{B}"]
     assert functions[0](["q"] * 3, answers, **columns) == [1.0, 0.0, 0.0]
-    assert functions[0].shares == {"box": 1.0}
+    assert functions[0].rules == ["box"] * 3 and functions[1]([], [], benchmark=[]) == []
     only = rewards.training_functions(
         [MINI, CHOICE, registry.get("mini_code")], [*chosen, rewards.Choice("code_format")]
     )

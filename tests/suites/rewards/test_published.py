@@ -105,7 +105,7 @@ def test_gsm8k(row: dict[str, Any]) -> None:
 def test_exact_on_gsm8k(row: dict[str, Any]) -> None:
     exact = benchmarks.get("gsm8k").reward()
     assert exact(["q"], [row["completion"]], gold=[row["answer"]]) == [expected("gsm8k_espo", row, row["reward"])]
-    assert sum(exact.shares.values()) == 1, "the rule that fired is counted"
+    assert len(exact.rules) == 1 and exact.rules[0] in ("box", "####", "answer phrase", "last number")
 
 
 @pytest.mark.parametrize("row", rows("countdown"))

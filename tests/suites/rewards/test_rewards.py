@@ -87,7 +87,7 @@ def test_math_with_a_hostile_answer_is_wrong_in_time_and_says_so() -> None:
     answers = [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\frac{4}{2}}", r"\boxed{y+x}"]
     assert function(["q"] * 3, answers, gold=["4^{4^{4^{4}}}", "2", "x+y"]) == [0.0, 2.0, 2.0]
     assert time.perf_counter() - began < 30
-    assert function.shares == {"box": pytest.approx(2 / 3), "grader timeout": pytest.approx(1 / 3)}
+    assert function.rules == ["grader timeout", "box", "box"]
 
 
 def test_gsm8k_tags_and_sections() -> None:
@@ -106,13 +106,11 @@ def test_gsm8k_tags_and_sections() -> None:
     assert call("gsm8k", perfect.replace("4", "$-1,000.00"), gold="-1000") == 3.5
 
 
-def test_gsm8k_counts_the_rule_that_fired() -> None:
+def test_gsm8k_tells_the_rule_that_fired() -> None:
     function = rewards.get("gsm8k")()
     texts = ["<answer>4</answer>", r"\boxed{4}", "The answer is 4", "it is 4, see page 12", ""]
     function(["q"] * 5, texts, gold=["4"] * 5)
-    assert function.shares == {
-        "answer tag": 0.2, "box": 0.2, "answer phrase": 0.2, "last number": 0.2, "no answer": 0.2
-    }  # fmt: skip
+    assert function.rules == ["answer tag", "box", "answer phrase", "last number", "no answer"]
 
 
 def test_countdown_reads_boxes_and_its_floor_is_an_option() -> None:
