@@ -88,11 +88,15 @@ class Trace:
             padding, fill behind an end token, blocks never decoded.
         steps: with ``trace="states"``.
         tree: with ``rollout="tree"``.
+        blocks: int64 [B, S], number of the block in which a position was decoded (0-based, of its row); 0 elsewhere.
+        limit: longest response that the rollout could give, in tokens; 0 = not known.
     """
 
     step_map: Tensor
     steps: Steps | None = None
     tree: Tree | None = None
+    blocks: Tensor | None = None
+    limit: int = 0
 
 
 @dataclass

@@ -184,13 +184,14 @@ def _batch(
     batch.counted = batch.counted & (columns < ends[:, None])
     batch.groups = torch.arange(len(rows)) // group_size
     batch.rewards = rewards
-    step_map = torch.full(batch.ids.shape, NEVER)
+    step_map, blocks = torch.full(batch.ids.shape, NEVER), torch.zeros_like(batch.ids)
     for index, generation in enumerate(generations):
         begin = int(batch.prompt_lengths[index])
+        blocks[index, [begin + start for start in generation.block_starts if start]] = 1
         steps = torch.tensor(generation.step_map)
         # Fill behind an end token was not chosen by the network: no step of the trajectory has it as its target.
         step_map[index, begin : begin + len(steps)] = torch.where(steps < 0, NEVER, steps)
-    batch.trace = Trace(step_map)
+    batch.trace = Trace(step_map, blocks=blocks.cumsum(1), limit=gen_length)
     return batch
 
 
