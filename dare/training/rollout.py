@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,10 +14,8 @@ from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training import sharding
 from dare_bench.dare.training.data import Encoded, collate
+from dare_bench.dare.training.grading import RewardFunction, Verdict, columns_of, combine, grade
 from dare_bench.dare.training.world import ALONE, World
-
-#: TRL's signature: (prompts, completions, **columns) -> one float per completion.
-RewardFunction = Callable[..., Sequence[float | None]]
 
 
 @dataclass
@@ -64,8 +62,8 @@ def rollout(
         decoder: rollout decoder with gen_length and temperature.
         group_size: G.
         seed, step: seed every draw together with the sample id and its place in the group.
-        reward_funcs: graders; a None is left out of the weighted sum and of the function's mean. One that has `shares`
-            (rule that decided -> share of the batch) has them among the metrics.
+        reward_funcs: graders; a None is left out of the weighted sum and of the function's mean. The rules that
+            decided are among the metrics, see `grading`.
         reward_weights: default 1 each.
         batch_size: rows per decoding batch.
         world: processes that divide the prompts; each gets all responses.
@@ -79,19 +77,16 @@ def rollout(
             lm, [prompts[index] for index in mine], decoder, group_size=group_size, seed=seed, step=step,
             batch_size=batch_size,
         )  # fmt: skip
-    graded = _grade(lm, groups, [prompts[index] for index in mine], [messages[index] for index in mine], reward_funcs)
+    graded = _grade(
+        lm, groups, [prompts[index] for index in mine], [messages[index] for index in mine], reward_funcs,
+        int(decoder.gen_length or 0),
+    )  # fmt: skip
     groups = world.interleave(groups, len(prompts))
     graded = world.interleave(graded, len(prompts))
     generations = [generation for group in groups for generation in group]
     rows = [prompt for prompt in prompts for _ in range(group_size)]
-    values = torch.tensor([value for group in graded for value in group], dtype=torch.float32)
-    values = values.view(len(rows), len(reward_funcs))
-    weights = list(reward_weights) if reward_weights is not None else [1.0] * len(reward_funcs)
-    total = torch.zeros(len(rows))
-    metrics: dict[str, float] = {}
-    for index, (function, weight) in enumerate(zip(reward_funcs, weights, strict=True)):
-        total += weight * values[:, index]
-        metrics[f"reward/{getattr(function, '__name__', 'reward')}"] = float(values[:, index].mean())
+    rewards, metrics = combine(reward_funcs, reward_weights, [verdicts for group in graded for verdicts in group])
+    total = torch.tensor(rewards, dtype=torch.float32)
     batch = _batch(lm, rows, generations, group_size, total, int(decoder.gen_length or 0))
     by_group = total.view(-1, group_size)
     metrics |= {
@@ -136,19 +131,18 @@ def _grade(
     prompts: Sequence[Encoded],
     messages: Sequence[Sequence[dict[str, str]]],
     reward_funcs: Sequence[RewardFunction],
-) -> list[list[list[float]]]:
-    """The rewards of each prompt's responses, one per function; a None counts as 0."""
+    gen_length: int,
+) -> list[list[list[Verdict]]]:
+    """The verdicts on each prompt's responses, one per function."""
     if not groups:
         return []
     size = len(groups[0])
     texts = [lm.decode(generation.text_ids) for group in groups for generation in group]
-    completions = [[{"role": "assistant", "content": text}] for text in texts]
     repeated = [conversation for conversation in messages for _ in range(size)]
-    rows = [prompt for prompt in prompts for _ in range(size)]
-    columns = {key: [row.columns.get(key) for row in rows] for key in rows[0].columns}
-    given = [function(prompts=repeated, completions=completions, **columns) for function in reward_funcs]
-    values = [[0.0 if value is None else float(value) for value in row] for row in zip(*given, strict=True)]
-    return [values[begin : begin + size] for begin in range(0, len(values), size)]
+    left = [gen_length - len(_through_stop(generation)) for group in groups for generation in group]
+    columns = columns_of([prompt.columns for prompt in prompts for _ in range(size)], left)
+    verdicts = grade(reward_funcs, repeated, texts, columns)
+    return [verdicts[begin : begin + size] for begin in range(0, len(verdicts), size)]
 
 
 def _through_stop(generation: Generation) -> list[int]:
