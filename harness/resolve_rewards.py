@@ -62,7 +62,9 @@ def _choice(report: Reporter, name: str, value: Any) -> rewards.Choice | None:
     made, errors = build(cls, options)
     for error in errors:
         place = (*path, error.field) if error.field else path
-        report.add(place, error.message, given=error.given, allowed=error.allowed)
+        # Options say "NAME: VALUE; allowed: ..."; name and value are already in the report.
+        allowed = error.allowed.rpartition("; allowed: ")[2]
+        report.add(place, error.message, given=error.given, allowed=allowed)
     return None if made is None else rewards.Choice(name, float(weight), plain(made))
 
 
