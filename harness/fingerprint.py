@@ -50,6 +50,8 @@ def train_values(train: TrainConfig) -> dict[str, Any]:
     values = plain(train)
     if train.peft is not None and not train.peft.experts:
         values["peft"].pop("experts")
+    if train.peft is not None and train.peft.quantize is None:
+        values["peft"].pop("quantize")
     if base_dtype(train) != "float32":
         values["base_dtype"] = base_dtype(train)  # frozen weights were float32 once, whatever computed
     return values

@@ -92,6 +92,7 @@ class LoraItem(_Strict):
     alpha: Annotated[float, Field(gt=0)] = 64.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     experts: bool = False
+    quantize: Literal["nf4", "int8"] | None = None
 
 
 class AlgorithmItem(BaseModel):

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dare_bench.dare.families import registry as family_registry
+from dare_bench.dare.families.dims import Dims
 from dare_bench.dare.training.config import TrainConfig, base_dtype
 from dare_bench.harness.resolved import Model
 
 GIB = 2**30
 _BYTES = {"float32": 4, "bfloat16": 2}
+#: Bytes per weight of a quantised base, scales included; its embeddings and head stay as they compute.
+_QUANTISED = {"nf4": 0.52, "int8": 1.01}
 #: Log-probs are formed in chunks of positions (`kernels.token_logprob`), so the vocabulary term does not grow further.
 LOGIT_CHUNK = 1024
 
@@ -131,7 +134,7 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     if train.peft is None:
         states = 16 * count
     else:
-        states = _BYTES[base_dtype(train)] * count + 16 * dims.lora_parameters(train.peft.r, experts=train.peft.experts)
+        states = _frozen(dims, train) + 16 * dims.lora_parameters(train.peft.r, experts=train.peft.experts)
     if needs_reference and train.peft is None:
         states += _BYTES["float32"] * count  # a copy of the weights that learn
     rows = train.micro_batch_size or train.batch_size
@@ -141,3 +144,12 @@ def training(model: Model, train: TrainConfig, *, tokens: int, needs_reference: 
     stored = dims.layers * width * fed * dims.hidden + layer if train.gradient_checkpointing else dims.layers * layer
     logits = min(rows * tokens, LOGIT_CHUNK) * dims.vocab * 10
     return Memory(states, stored + logits, width * dims.largest_layer)
+
+
+def _frozen(dims: Dims, train: TrainConfig) -> int:
+    """Bytes of the base under adapters."""
+    width = _BYTES[base_dtype(train)]
+    if train.peft is None or train.peft.quantize is None:
+        return width * dims.parameters
+    plain = min(2 * dims.vocab * dims.hidden, dims.parameters)
+    return int(width * plain + _QUANTISED[train.peft.quantize] * (dims.parameters - plain))

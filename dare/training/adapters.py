@@ -15,6 +15,7 @@ from dare_bench.dare.families.facts import UnsupportedConfig
 from dare_bench.dare.families.places import ADAPTER, ADAPTER_CONFIG, portable
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.config import LoraConfig
+from dare_bench.dare.training.quantised import is_quantised
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -160,8 +161,18 @@ def save_adapter(lm: DiffusionLM, folder: Path, config: LoraConfig, base: str) -
 
 
 def merge(lm: DiffusionLM) -> DiffusionLM:
-    """Fold the adapters into the base weights (in float32 or better, cast once) and remove them."""
+    """Fold the adapters into the base weights (in float32 or better, cast once) and remove them.
+
+    Raises:
+        ValueError: the base is held in few bits; merge into the released weights.
+    """
     layers = list(lora_layers(lm.model))
+    for name, layer in layers:
+        if is_quantised(layer.get_base_layer()):
+            raise ValueError(
+                f"{name}: the base is quantised; adapters are merged into unquantised weights: load the base and the "
+                "saved adapter again"
+            )
     for _, layer in layers:
         weight = getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
         for key in layer.lora_A:

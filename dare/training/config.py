@@ -14,12 +14,15 @@ class LoraConfig:
         alpha: scale numerator; the update is multiplied by alpha / r.
         dropout: adapter dropout; 0 for reinforcement learning (old and new policy must agree).
         experts: also adapt the routed experts of mixture networks; adapters are several times larger, and dropout is 0.
+        quantize: hold the frozen base in ``nf4`` (4 bits) or ``int8`` while training; null = as it computes. Adapters are
+            later merged into the base as it was released.
     """
 
     r: int = 32
     alpha: float = 64.0
     dropout: float = 0.0
     experts: bool = False
+    quantize: str | None = None
 
 
 @dataclass(frozen=True)

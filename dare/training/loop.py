@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from dare_bench.dare.algorithms.base import Algorithm
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families import loading
 from dare_bench.dare.families.base import DiffusionLM
-from dare_bench.dare.training import adapters, checkpoint, optim, sharding
+from dare_bench.dare.training import adapters, checkpoint, optim, quantised, sharding
 from dare_bench.dare.training.batches import Batches
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import encode
@@ -102,6 +103,8 @@ def train(
     accelerator = Accelerator(
         cpu=lm.device.type == "cpu", mixed_precision="bf16" if config.dtype == "bfloat16" else "no"
     )
+    if config.peft is not None and config.peft.quantize is not None:
+        quantised.quantise(lm, config.peft.quantize, compute=_compute_dtype(config))
     if config.peft is not None:
         adapters.inject(lm, config.peft, seed=seed)
     # A reference of full fine-tuning is a copy of the starting weights; with adapters it is the model without them.
@@ -151,11 +154,19 @@ def train(
     return result
 
 
+def _compute_dtype(config: TrainConfig) -> torch.dtype:
+    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+
+
 def _check_world(world: World, config: TrainConfig) -> None:
     if not world.is_sharded:
         return
     if config.optimizer == "muon":
         raise ValueError("optimizer: 'muon' needs whole matrices; allowed with sharded weights: 'adamw'")
+    if config.peft is not None and config.peft.quantize is not None:
+        raise ValueError(
+            f"peft.quantize: {config.peft.quantize!r} cannot be sharded; train replicated, or without quantize"
+        )
 
 
 def _crossed(step: int, inner: int, every: int) -> bool:
