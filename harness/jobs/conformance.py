@@ -9,6 +9,7 @@ from dare_bench.dare.conformance import decoding as samplers
 from dare_bench.dare.conformance import families as family_rules
 from dare_bench.dare.conformance.decoding_outcome import Replay
 from dare_bench.dare.conformance.outcome import Outcome
+from dare_bench.harness.jobs import conformance_rewards
 
 
 def families(folders: list[Path], *, tolerance: float, dtype: str, device: str) -> list[Outcome]:
@@ -51,4 +52,4 @@ def algorithms(folder: Path) -> list[Outcome]:
     Raises:
         BadReference: as `dare.conformance.algorithm_runner.compare`.
     """
-    return algorithm_runner.compare(folder)
+    return algorithm_runner.compare(folder, {"rewards": conformance_rewards})

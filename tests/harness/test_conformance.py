@@ -35,8 +35,10 @@ def touch(folder: Path, *names: str) -> None:
         (("families", "nowhere"), 2),
         (("decoding", "--help"), 0),
         (("decoding", "nowhere"), 2),
+        (("algorithms", "--help"), 0),
+        (("algorithms", "nowhere"), 2),
     ],
-    ids=["group", "families", "families folder", "decoding", "decoding folder"],
+    ids=["group", "families", "families folder", "decoding", "decoding folder", "algorithms", "algorithms folder"],
 )
 def test_torch_is_not_loaded_for_help_and_for_a_wrong_folder(
     arguments: tuple[str, ...], code: int, tmp_path: Path
