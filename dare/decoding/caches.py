@@ -7,47 +7,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.families.cache import PositionCache
 from dare_bench.dare.families.registry import UnknownName
-from torch import Tensor
 
 
-@dataclass
+@dataclass(slots=True)
 class Place:
-    """Where some rows stand; int64 or bool [A].
+    """Where a row stands. Plain numbers: what a row feeds is known without a look at the device.
 
     Attributes:
+        prompt, canvas: lengths.
+        seed: of its draws.
         start, end: the current block.
-        canvas: length of the canvas.
-        stored: positions already final in the cache (block cache).
-        fresh: this is the first forward of the block.
+        view: first position that may change.
         block: index of the block, 0-based.
-        nfe: forwards so far.
+        steps: nominal steps of the block.
+        masks: masked positions at its start.
+        stored: positions already final in the cache (block cache).
+        nfe, fed, read: forwards so far, positions fed, query x key pairs.
+        extra: forwards that commit nothing, still to come (`compat`).
+        fresh: the next forward is the first of the block.
         built: the cache has been filled once.
+        kinds: of its forwards, by code.
     """
 
-    start: Tensor
-    end: Tensor
-    canvas: Tensor
-    stored: Tensor
-    fresh: Tensor
-    block: Tensor
-    nfe: Tensor
-    built: Tensor
+    prompt: int
+    canvas: int
+    seed: int
+    start: int = 0
+    end: int = 0
+    view: int = 0
+    block: int = -1
+    steps: int = 0
+    masks: int = 0
+    stored: int = 0
+    nfe: int = 0
+    fed: int = 0
+    read: int = 0
+    extra: int = 0
+    fresh: bool = True
+    built: bool = False
+    kinds: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Window:
-    """What some rows feed: positions [low, high), keys [0, keys); `full` marks forwards that feed the whole canvas."""
+class Window(NamedTuple):
+    """What a row feeds: positions [low, high), keys [0, keys); `full` marks forwards that feed the whole canvas."""
 
-    low: Tensor
-    high: Tensor
-    keys: Tensor
-    full: Tensor
+    low: int
+    high: int
+    keys: int
+    full: bool
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ class CachePolicy:
     Attributes:
         name: as in `DecoderConfig.cache`.
         keeps: whether keys and values are kept between forwards.
-        window: rule; gets the rows' places and the policy's options.
+        window: rule; gets a row's place and the policy's options.
         options: of the rule.
         attention: the attention it is sound for; null = any.
         summary: one line.
@@ -72,21 +84,20 @@ class CachePolicy:
 
 
 def _everything(place: Place, lead: int) -> Window:
-    return Window(torch.zeros_like(place.start), place.canvas, place.canvas, torch.ones_like(place.fresh))
+    return Window(0, place.canvas, place.canvas, True)
 
 
 def _up_to_block(place: Place, lead: int) -> Window:
-    return Window(torch.zeros_like(place.start), place.end, place.end, torch.ones_like(place.fresh))
+    return Window(0, place.end, place.end, True)
 
 
 def _block(place: Place, lead: int) -> Window:
-    low = torch.where(place.fresh, place.stored, place.start)
-    return Window(low, place.end, place.end, torch.zeros_like(place.fresh))
+    return Window(place.stored if place.fresh else place.start, place.end, place.end, False)
 
 
-def _refreshed(place: Place, full: Tensor, low: Tensor, high: Tensor) -> Window:
-    low = torch.where(full, 0, low.clamp(min=0))
-    return Window(low, torch.where(full, place.canvas, torch.minimum(high, place.canvas)), place.canvas, full)
+def _refreshed(place: Place, full: bool, low: int, high: int) -> Window:
+    canvas = place.canvas
+    return Window(0, canvas, canvas, True) if full else Window(max(low, 0), min(high, canvas), canvas, False)
 
 
 def _prefix(place: Place, lead: int) -> Window:
@@ -98,7 +109,7 @@ def _dual(place: Place, lead: int) -> Window:
 
 
 def _vicinity(place: Place, lead: int, *, prefix_look: int, after_look: int, warmup_steps: int) -> Window:
-    full = (place.nfe < warmup_steps) | ~place.built | (place.fresh & (place.block > 0))
+    full = place.nfe < warmup_steps or not place.built or (place.fresh and place.block > 0)
     return _refreshed(place, full, place.start - max(prefix_look, lead), place.end + after_look)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,62 +11,10 @@ import torch
 from dare_bench.dare.decoding import schedulers, selectors
 from dare_bench.dare.decoding.draws import Draws
 from dare_bench.dare.decoding.generation import FILLED
-from dare_bench.dare.decoding.predict import Predictor, Proposal
+from dare_bench.dare.decoding.look import Look, Proposed
+from dare_bench.dare.decoding.predict import Predictor
 from dare_bench.dare.decoding.slots import Slots
 from torch import Tensor
-
-
-@dataclass
-class Look:
-    """What a forward of A rows saw in their blocks of b positions.
-
-    Attributes:
-        rows: int64 [A], slots.
-        now: their numbers and flags before the forward (`Slots.at`).
-        columns: int64 [A, b], canvas positions.
-        tokens: int64 [A, b], what stood there.
-        masked: bool [A, b], candidates.
-        editable: bool [A, b] or None.
-        scored: int64 [N] each: rows (0 ... A-1), places and columns of masked and editable positions, row by row.
-        full: bool [A], the forward fed the whole canvas.
-        silent: bool [A], forwards that commit nothing.
-    """
-
-    rows: Tensor
-    now: SimpleNamespace
-    columns: Tensor
-    tokens: Tensor
-    masked: Tensor
-    editable: Tensor | None
-    scored: tuple[Tensor, Tensor, Tensor]
-    full: Tensor
-    silent: Tensor
-
-
-class Proposed:
-    """Proposals of N scored positions, and on demand the same on the grid [A, b].
-
-    Args:
-        flat: proposals.
-        look: where they stand.
-    """
-
-    def __init__(self, flat: Proposal, look: Look) -> None:
-        self.flat, self._look = flat, look
-        self._grids: dict[str, Tensor] = {}
-
-    @property
-    def kept(self) -> str:
-        """Name of the probability that is stored with a token: the model's own where it differs from the confidence."""
-        return "probability" if self.flat.plain is None else "plain"
-
-    def __getitem__(self, name: str) -> Tensor:
-        """Values on the grid, 0 where nothing is proposed."""
-        if name not in self._grids:
-            values = getattr(self.flat, name)
-            self._grids[name] = grid = values.new_zeros(self._look.columns.shape)
-            grid[self._look.scored[:2]] = values
-        return self._grids[name]
 
 
 class Committer:
@@ -270,12 +218,10 @@ class Committer:
         if self.decoder.early_stop == "now":
             self._cut(rows, ~silent)
         if self.wastes:
-            done = torch.where(silent, self._settled[rows] & ~now.fresh, done)
+            done = torch.where(silent, self._settled[rows] & ~slots.fresh[rows], done)
             self._settled[rows] = done
             self._waste(look, done & ~silent)
-            slots.fresh[rows] = now.fresh & silent & (slots.extra[rows] == 0) & ~done
-        else:
-            slots.fresh[rows] = False
+            slots.fresh[rows] = slots.fresh[rows] & silent & (slots.extra[rows] == 0) & ~done
         return step, done
 
     def _cut(self, rows: Tensor, allowed: Tensor) -> None:
@@ -296,7 +242,7 @@ class Committer:
         if "separate_store" in self.compat:
             slots.extra[rows] = torch.where(done, 1, slots.extra[rows])
         if "extra_forward" in self.compat:
-            slots.extra[rows] = torch.where(done & look.now.fresh, 1, slots.extra[rows])
+            slots.extra[rows] = torch.where(done & slots.fresh[rows], 1, slots.extra[rows])
         if "unroll" in self.compat:
             options = self.compat["unroll"]
             begins = (slots.unroll[rows] == 0) & ~silent
@@ -305,6 +251,3 @@ class Committer:
             left = torch.where(silent, left, left - 1)
             slots.unroll[rows] = left
             slots.extra[rows] = torch.where(done, left, slots.extra[rows])
-
-
-__all__ = ["Committer", "Proposal"]

@@ -12,22 +12,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from types import SimpleNamespace
 
 import torch
 from dare_bench.dare.decoding import caches, editors, fit, request, schedulers, selectors, weightings
-from dare_bench.dare.decoding.commits import Committer, Look
+from dare_bench.dare.decoding.commits import Committer
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.draws import CounterDraws, Draws, TorchDraws
-from dare_bench.dare.decoding.feed import Feeder, Span, call_positions, groups, most_positions
+from dare_bench.dare.decoding.feed import Feeder
 from dare_bench.dare.decoding.generation import Generation
+from dare_bench.dare.decoding.look import Look
+from dare_bench.dare.decoding.plan import KIND, Call, Planner
 from dare_bench.dare.decoding.predict import Predictor
-from dare_bench.dare.decoding.slots import KINDS, Slots
+from dare_bench.dare.decoding.slots import Slots
 from dare_bench.dare.families.base import DiffusionLM
 from torch import Tensor
 
 OnFinish = Callable[[int, Generation], None]
-_KIND = {name: code for code, name in enumerate(KINDS)}
 
 
 def generate(
@@ -105,7 +105,7 @@ class Session:
                 decoder.weighting, decoder.weighting_options, slots, self.slots.widest, lm.vocab_size, lm.device
             )
         self.feeder = Feeder(self.slots, keeps=self.policy.keeps)
-        self.bounds = call_positions(lm), most_positions(lm)
+        self.planner = Planner(lm, self.policy, decoder.compat)
         predictor = Predictor(lm, decoder, measure=entry.measure, needs_entropy=entry.needs_entropy)
         self.committer = Committer(
             self.slots, predictor, entry, options, schedule, schedule_options, edit, self.weighting, self._draws
@@ -133,15 +133,15 @@ class Session:
         if len(self.queue) < before:
             return True
         for slot, held in enumerate(self.slots.keys):
-            if held == key and bool(self.slots.active[slot]):
-                self.slots.active[slot], self.slots.keys[slot] = False, None
+            if held == key and self.slots.places[slot] is not None:
+                self.slots.free(slot)
                 return True
         return False
 
     @property
     def busy(self) -> bool:
         """Whether anything is queued or running."""
-        return bool(self.queue) or bool(self.slots.active.any())
+        return bool(self.queue) or self.slots.running > 0
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Hashable, Generation]]:
@@ -151,38 +151,19 @@ class Session:
             (key, generation) of the rows that are done.
         """
         self._refill()
-        rows = self._running()
-        if not len(rows):
+        if not self.slots.running:
             return []
-        now = self.slots.at(rows)
-        window, kinds = self._windows(now)
-        feeds = torch.stack([window.low, window.high, window.keys, rows, kinds])
-        spans = list(zip(*feeds[:4].tolist(), strict=True))
-        together = groups([high - low for low, high, *_ in spans], *self.bounds)
-        order = [index for group in together for index in group]
-        if order != list(range(len(order))):  # rows that share a network call lie side by side
-            pick, spans = torch.tensor(order, device=rows.device), [spans[index] for index in order]
-            low, high, keys, rows, kinds = feeds.index_select(1, pick).unbind()
-            window = caches.Window(low, high, keys, window.full[pick])
-            now = self.slots.at(rows)
-        columns, inside, done = self._forward(rows, now, window, kinds, spans, [len(group) for group in together])
-        return self._close(rows, columns, inside, done)
-
-    def _running(self) -> Tensor:
-        """Slots at work. Those that begin a block come last: they feed more, so that most steps need no other order."""
-        slots = self.slots
-        if not self.policy.keeps or slots.count == 1:
-            return slots.active.nonzero()[:, 0]
-        order = torch.where(slots.fresh, 1, 2) * slots.active
-        return order.sort(descending=True, stable=True).indices[: int(slots.active.sum())]
+        call, together = self.planner(self.slots.places)
+        columns, inside, done = self._forward(call, together)
+        return self._close(call, columns, inside, done)
 
     def _refill(self) -> None:
         if not self.queue:
             return
-        free = (~self.slots.active).nonzero()[: len(self.queue), 0]
-        if not len(free):
+        free = [slot for slot, place in enumerate(self.slots.places) if place is None][: len(self.queue)]
+        if not free:
             return
-        for slot in free.tolist():
+        for slot in free:
             key, prompt, seed = self.queue.popleft()
             self.slots.fill(slot, key, prompt, seed)
             if "torch_rng" in self.decoder.compat:
@@ -190,128 +171,81 @@ class Session:
                 self.published = TorchDraws(seed, self.slots.canvas_of(len(prompt)), per_mask=per_mask)
         self._open(free)
 
-    def _open(self, rows: Tensor) -> None:
+    def _open(self, rows: list[int]) -> None:
         """Move some rows to their next block."""
         self.slots.open_block(rows)
         if self.weighting is not None:
-            self.weighting.reset(rows)
+            self.weighting.reset(torch.tensor(rows, device=self.slots.device))
 
     def _draws(self) -> Draws:
         return self.published or self.counters
 
-    def _windows(self, now: SimpleNamespace) -> tuple[caches.Window, Tensor]:
-        """What each row feeds now, and the kind of its forward."""
-        place = caches.Place(
-            now.start, now.end, now.canvas, now.stored, now.fresh, now.block, now.nfe, now.built
-        )  # fmt: skip
-        lead = 0 if "dream_window" in self.decoder.compat else self.lm.family.shift
-        window = self.policy.window(place, lead, **self.policy.options)
-        kinds = torch.zeros_like(now.start)  # _KIND["denoise"]
-        if self.policy.name == "block":
-            behind = place.fresh & (place.stored < place.start)
-            is_first = place.nfe == 0
-            kinds = torch.where(is_first, _KIND["prefill+denoise"], _KIND["store+denoise"]) * behind
-            if "separate_store" in self.decoder.compat:
-                # Store what is final in a forward of its own; the block's first denoising forward comes after it.
-                window = caches.Window(
-                    torch.where(behind, place.stored, place.start),
-                    torch.where(behind, place.start, place.end),
-                    torch.where(behind, place.start, place.end),
-                    window.full,
-                )
-                kinds[behind] = _KIND["prefill"]
-        elif self.policy.keeps:
-            kinds = window.full * _KIND["refresh+denoise"]
-        if self.committer.wastes:
-            kinds[now.extra > 0] = _KIND["store"] if "separate_store" in self.decoder.compat else _KIND["wasted"]
-        return window, kinds
-
-    def _forward(
-        self,
-        rows: Tensor,
-        now: SimpleNamespace,
-        window: caches.Window,
-        kinds: Tensor,
-        spans: list[Span],
-        together: list[int],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _forward(self, call: Call, together: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Feed some rows, as many per network call as `together` says; commit, count.
 
         Returns:
             Columns of the blocks [A, b], which of them belong to their row's text [A, b], and whose blocks are settled [A].
         """
-        slots = self.slots
-        columns, block = slots.block_columns(now)
-        inside = block
-        silent = kinds >= _KIND["prefill"]
-        if self.committer.wastes:
-            inside = inside & ~silent[:, None]
+        slots, rows, wastes = self.slots, call.rows, self.committer.wastes
+        now = slots.at(rows)
+        columns, inside = slots.block_columns(now)
+        silent = call.kinds >= KIND["prefill"]
+        allowed = inside & ~silent[:, None] if wastes else inside
         tokens = slots.token(rows, columns)
-        masked = (tokens == self.lm.mask_token_id) & inside
-        editable = self.committer.editable(columns, tokens, inside, now)
+        masked = (tokens == self.lm.mask_token_id) & allowed
+        editable = self.committer.editable(columns, tokens, allowed, now)
         scored = masked if editable is None else masked | editable
         row, place = scored.nonzero(as_tuple=True)
         column, outputs = columns[row, place], scored.sum(1)
-        hidden, blank = self._feed(rows, window, spans, together, (row, column), outputs)
-        if self.policy.options:
-            slots.built[rows] = now.built | (window.full & (now.nfe >= self.policy.options["warmup_steps"]))
-        slots.note(rows, now.nfe, kinds)
-        look = Look(rows, now, columns, tokens, masked, editable, (row, place, column), window.full, silent)
+        hidden, blank = self._feed(call, together, (row, column), outputs)
+        look = Look(rows, now, columns, tokens, masked, editable, (row, place, column), call.full.bool(), silent)
         step, committed, done = self.committer(look, hidden, blank)
-        fed = window.high - window.low
-        costs = (now.nfe + 1, now.fed + fed, torch.addcmul(now.read, fed, window.keys), now.outputs + outputs)
-        slots.moving[:, rows] = torch.stack([step, committed, *costs])
-        if self.committer.wastes:
-            slots.stored[rows] = torch.where(kinds == _KIND["prefill"], slots.start[rows], slots.stored[rows])
-            slots.stored[rows] = torch.where(kinds == _KIND["store"], slots.end[rows], slots.stored[rows])
-            slots.extra[rows] -= (kinds > _KIND["prefill"]).long()
-        return columns, block, done
+        slots.moving[:, rows] = torch.stack([step, committed, now.nfe + 1, now.outputs + outputs])
+        self.planner.after(call.spans, slots.places)
+        if wastes:
+            slots.extra[rows] -= (call.kinds > KIND["prefill"]).long()
+            slots.look_at(rows)
+        return columns, inside, done
 
     def _feed(
-        self,
-        rows: Tensor,
-        window: caches.Window,
-        spans: list[Span],
-        together: list[int],
-        wanted: tuple[Tensor, Tensor],
-        outputs: Tensor,
+        self, call: Call, together: list[int], wanted: tuple[Tensor, Tensor], outputs: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states at the wanted places, `outputs` of each row, in one or more network calls."""
         if len(together) == 1:
-            return self.feeder(rows, window, spans, wanted)
+            return self.feeder(call, wanted)
         counts = outputs.tolist()
         found, begin, first = [], 0, 0
         for size in together:
             end = begin + size
             last = first + sum(counts[begin:end])
-            part = caches.Window(*(each[begin:end] for each in vars(window).values()))
-            places = (wanted[0][first:last] - begin, wanted[1][first:last])
-            found.append(self.feeder(rows[begin:end], part, spans[begin:end], places))
+            found.append(self.feeder(call.part(begin, end), (wanted[0][first:last] - begin, wanted[1][first:last])))
             begin, first = end, last
         hidden, blank = zip(*found, strict=True)
         return torch.cat(hidden), torch.cat(blank) if self.feeder.guided else None
 
-    def _close(self, rows: Tensor, columns: Tensor, inside: Tensor, done: Tensor) -> list[tuple[Hashable, Generation]]:
+    def _close(self, call: Call, columns: Tensor, inside: Tensor, done: Tensor) -> list[tuple[Hashable, Generation]]:
         """Move rows whose block is done to their next block, and hand out those that are finished."""
-        slots = self.slots
-        if self.committer.wastes:
-            done = done & (slots.extra[rows] == 0)
-        if self.decoder.early_stop == "now":
-            done = done | slots.cut[rows]
-        which = done.nonzero()[:, 0]
-        if not len(which):
+        slots, early = self.slots, self.decoder.early_stop
+        cut = slots.cut[call.rows].tolist() if early == "now" else [False] * len(call.spans)
+        which = []
+        for index, is_done in enumerate(done.tolist()):
+            waits = self.committer.wastes and slots.place(call.spans[index].slot).extra
+            if cut[index] or (is_done and not waits):
+                which.append(index)
+        if not which:
             return []
-        ended = rows[which]
-        finished = slots.end[ended] >= slots.canvas[ended]
-        if self.decoder.early_stop:  # earlier blocks hold no stop token: their row would be gone
-            written = slots.token(ended, columns[which])
-            finished |= (self.committer.stops[written] & inside[which]).any(1)
-        if self.decoder.early_stop == "now":
-            finished |= slots.cut[ended]
-        going = ended[~finished]
-        if len(going):
+        stopped = [False] * len(call.spans)
+        if early:  # earlier blocks hold no stop token: their row would be gone
+            stopped = (self.committer.stops[slots.token(call.rows, columns)] & inside).any(1).tolist()
+        going, gone = [], []
+        for index in which:
+            slot = call.spans[index].slot
+            place = slots.place(slot)
+            finished = place.end >= place.canvas or cut[index] or stopped[index]
+            (gone if finished else going).append(slot)
+        if going:
             self._open(going)
-        return [(slots.keys[slot], slots.take(slot)) for slot in ended[finished].tolist()]
+        return [(slots.keys[slot], slots.take(slot)) for slot in gone]
 
 
 def _check_fit(lm: DiffusionLM, decoder: DecoderConfig, slots: int) -> None:

@@ -7,24 +7,24 @@ from collections.abc import Hashable, Sequence
 from types import SimpleNamespace
 
 import torch
+from dare_bench.dare.decoding.caches import Place
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.cost import total_flops
 from dare_bench.dare.decoding.generation import NEVER, Cost, Generation
+from dare_bench.dare.decoding.plan import KINDS
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from torch import Tensor
 
-#: Kinds of forwards, by code.
-KINDS = ("denoise", "prefill+denoise", "store+denoise", "refresh+denoise", "prefill", "store", "wasted")
 _PER_SLOT = (
-    "prompt", "canvas", "start", "end", "view", "block", "steps", "masks", "posts", "stored", "seeds", "extra", "unroll",
-    "step", "committed",
+    "seeds", "prompt", "canvas", "start", "end", "view", "block", "steps", "masks", "extra", "posts", "unroll", "step",
+    "committed",
 )  # fmt: skip
-#: Counters: forwards, positions fed, query x key pairs, positions at which the head was computed.
-_COSTS = ("nfe", "fed", "read", "outputs")
+#: Counters: forwards, positions at which the head was computed.
+_COSTS = ("nfe", "outputs")
 #: Numbers that every forward writes.
 MOVING = (*_PER_SLOT[-2:], *_COSTS)
-_FLAGS = ("active", "fresh", "built", "cut")
+_FLAGS = ("fresh", "cut")
 
 
 class Slots:
@@ -55,8 +55,7 @@ class Slots:
         self.ids = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
         self.step_map = self.ids.clone()
         self.confidence = torch.zeros((count, 0), device=self.device)
-        self.log = torch.zeros((count, 0), dtype=torch.int64, device=self.device)
-        self._noted = 0
+        self.places: list[Place | None] = [None] * count  # None = a free slot
         self.keys: list[Hashable | None] = [None] * count
         self.edits: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self.block_starts: list[list[int]] = [[] for _ in range(count)]
@@ -68,6 +67,18 @@ class Slots:
     def width(self) -> int:
         """Columns of the canvases."""
         return self.ids.shape[1]
+
+    @property
+    def running(self) -> int:
+        """Rows at work."""
+        return sum(place is not None for place in self.places)
+
+    def look_at(self, rows: Tensor) -> None:
+        """Bring what published loops decide on the device, `extra` and `fresh`, into the places."""
+        numbers = torch.stack([rows, self.extra[rows], self.fresh[rows].long()], 1)
+        for slot, extra, fresh in numbers.tolist():
+            place = self.place(slot)
+            place.extra, place.fresh = extra, bool(fresh)
 
     def canvas_of(self, prompt: int) -> int:
         """Length of a canvas; the last block of a block-causal family is always whole."""
@@ -92,56 +103,64 @@ class Slots:
         self.ids[slot] = torch.tensor([*prompt, *behind], device=self.device)
         self.step_map[slot], self.confidence[slot] = NEVER, 0
         first = len(prompt) // self.size * self.size if self.lm.is_block_causal else len(prompt)
-        start = {
-            "prompt": len(prompt),
-            "canvas": canvas,
-            "end": first,
-            "block": -1,
-            "seeds": stream_seed(seed, "decode"),
-        }
-        numbers = [start.get(name, 0) for name in _PER_SLOT + _COSTS]
-        self.table[:, slot] = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        self.flags[:, slot] = False
-        self.active[slot] = True
+        self.table[:, slot], self.flags[:, slot] = 0, False
+        self.places[slot] = Place(len(prompt), canvas, stream_seed(seed, "decode"), end=first)
         self.keys[slot], self.edits[slot], self.block_starts[slot] = key, [], []
         self.began[slot] = time.perf_counter()
 
-    def open_block(self, rows: Tensor) -> None:
+    def free(self, slot: int) -> None:
+        """Empty a slot."""
+        self.places[slot] = self.keys[slot] = None
+
+    def place(self, slot: int) -> Place:
+        """Where a running row stands."""
+        place = self.places[slot]
+        assert place is not None
+        return place
+
+    def open_block(self, rows: Sequence[int]) -> None:
         """Move some rows to their next block."""
-        now = self.at(rows)
-        now.stored = torch.maximum(now.stored, now.start)
-        now.start, now.block = now.end, now.block + 1
-        if self.layout:
-            table = torch.tensor(self.layout, device=self.device)
-            index = now.block.clamp(max=len(self.layout) - 1)
-            size, steps = table[index, 0], table[index, 1]
-        else:
-            size = torch.full_like(rows, self.size)
-            steps = torch.full_like(rows, self.default_steps)
-        now.end = torch.minimum(now.start + size, now.canvas)
-        if self.decoder.steps_per_block is None and not self.lm.is_block_causal and not self.layout:
-            steps = now.end - now.start  # one token per step, also in a block that the canvas cuts
-        now.steps = steps
-        # Under `mask_predicted` masks of earlier blocks go on competing.
-        now.view = now.prompt if "mask_predicted" in self.decoder.compat else now.start
-        now.step = now.committed = now.posts = now.extra = now.unroll = torch.zeros_like(rows)
-        if self.decoder.early_stop == "fill":  # a later block may hold end tokens already
-            columns, inside = self.block_columns(now)
-            masked = (self.token(rows, columns) == self.lm.mask_token_id) & inside
-            now.masks = (masked & (columns >= now.start[:, None])).sum(1)
-        else:
-            now.masks = now.end - torch.maximum(now.start, now.prompt)
-        self.table[:, rows] = torch.stack([getattr(now, name) for name in _PER_SLOT + _COSTS])
-        self.fresh[rows] = True
-        offsets = (now.start - now.prompt).clamp(min=0)
-        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
-            self.block_starts[row].append(offset)
+        numbers = []
+        for slot in rows:
+            place = self.place(slot)
+            place.stored = max(place.stored, place.start)
+            place.start, place.block, place.fresh, place.extra = place.end, place.block + 1, True, 0
+            size, steps = self.size, self.default_steps
+            if self.layout:
+                size, steps = self.layout[min(place.block, len(self.layout) - 1)]
+            place.end = min(place.start + size, place.canvas)
+            if self.decoder.steps_per_block is None and not self.lm.is_block_causal and not self.layout:
+                steps = place.end - place.start  # one token per step, also in a block that the canvas cuts
+            place.steps = steps
+            # Under `mask_predicted` masks of earlier blocks go on competing.
+            place.view = place.prompt if self._widens else place.start
+            begin = max(place.start, place.prompt)
+            place.masks = place.end - begin
+            if self.decoder.early_stop == "fill":  # it may hold end tokens already
+                place.masks = int((self.ids[slot, begin : place.end] == self.lm.mask_token_id).sum())
+            self.block_starts[slot].append(max(place.start - place.prompt, 0))
+            numbers.append(
+                (
+                    place.seed,
+                    place.prompt,
+                    place.canvas,
+                    place.start,
+                    place.end,
+                    place.view,
+                    place.block,
+                    steps,
+                    place.masks,
+                )
+            )
+        index = torch.tensor(rows, device=self.device)
+        written = torch.tensor(list(zip(*numbers, strict=True)), device=self.device)
+        self.table[: len(written), index] = written
+        self.table[len(written) : len(_PER_SLOT), index] = 0
+        self.fresh[index] = True
 
     def at(self, rows: Tensor) -> SimpleNamespace:
-        """A copy of every number and flag of some rows, by name: [A] each."""
-        numbers = zip(_PER_SLOT + _COSTS, self.table.index_select(1, rows).unbind(), strict=True)
-        flags = zip(_FLAGS, self.flags.index_select(1, rows).unbind(), strict=True)
-        return SimpleNamespace(**dict(numbers), **dict(flags))
+        """A copy of every number of some rows, by name: [A] each."""
+        return SimpleNamespace(**dict(zip(_PER_SLOT + _COSTS, self.table.index_select(1, rows).unbind(), strict=True)))
 
     def block_columns(self, now: SimpleNamespace) -> tuple[Tensor, Tensor]:
         """Columns that may change [A, b], and which of them are behind the prompt and before the block's end."""
@@ -158,43 +177,34 @@ class Slots:
         """Tokens at some columns [A, b]; columns behind the canvases repeat the last one."""
         return self.ids.index_select(0, rows).gather(1, columns.clamp(max=self.width - 1))
 
-    def note(self, rows: Tensor, position: Tensor, kinds: Tensor) -> None:
-        """Log the kind of a forward, which is the row's `position`-th."""
-        self._noted += 1
-        if self._noted > self.log.shape[1]:  # a bound that needs no look at the device
-            self._noted = int(position.max()) + 1
-            more = max(self._noted - self.log.shape[1], 0)
-            self.log = torch.cat([self.log, self.log.new_zeros((self.count, more + 64 if more else 0))], 1)
-        self.log[rows, position] = kinds
-
     def take(self, slot: int) -> Generation:
         """Empty a slot and hand out what it decoded."""
-        now = dict(zip(_PER_SLOT + _COSTS, self.table[:, slot].tolist(), strict=True))
-        begin, end = now["prompt"], now["end"]
+        place = self.place(slot)
+        begin, end = place.prompt, place.end
         token_ids = self.ids[slot, begin:end].tolist()
         stops = self.lm.stop_token_ids
         stop = next((i for i, token in enumerate(token_ids) if token in stops), len(token_ids))
         step_map = self.step_map[slot, begin:end].tolist()
-        nfe, rows_fed = now["nfe"], 2 if self.decoder.cfg_scale else 1
+        nfe, rows_fed = place.nfe, 2 if self.decoder.cfg_scale else 1
         cost = Cost(
             nfe=nfe,
             row_forwards=nfe * rows_fed,
-            positions_fed=now["fed"] * rows_fed,
-            kv_read=now["read"] * rows_fed,
+            positions_fed=place.fed * rows_fed,
+            kv_read=place.read * rows_fed,
             tokens_committed=sum(when >= 0 for when in step_map),
             tokens_text=stop,
             edits=len(self.edits[slot]),
-            flops=float(total_flops(self.lm.dims, now["fed"], now["read"], now["outputs"])) * rows_fed,
+            flops=float(total_flops(self.lm.dims, place.fed, place.read, int(self.outputs[slot]))) * rows_fed,
             wall_s=time.perf_counter() - self.began[slot],
         )
-        self.active[slot], self.keys[slot] = False, None
+        self.free(slot)
         return Generation(
             token_ids=token_ids,
             text_ids=token_ids[:stop],
             step_map=step_map,
             confidence=[round(value, 6) for value in self.confidence[slot, begin:end].tolist()],
             block_starts=self.block_starts[slot],
-            kinds=[KINDS[code] for code in self.log[slot, :nfe].tolist()],
+            kinds=[KINDS[code] for code in place.kinds],
             finish_reason="stop" if stop < len(token_ids) else "length",
             cost=cost,
             edits=self.edits[slot],

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from dare_bench.dare.decoding.feed import groups
+from dare_bench.dare.decoding.plan import groups
 from dare_bench.dare.families.last_layer import only_at
 from hypothesis import given
 from hypothesis import strategies as st
