@@ -19,6 +19,7 @@ from typing import Any
 MAX_BYTES = 4 * 2**30
 
 _OR = re.compile(r"\\(?:text|mbox)\s?\{\s*(?:or|and)\s*\}|\b(?:or|and)\b")
+_BASE = re.compile(r"[0-9]\s?_")
 _ASSIGNED = re.compile(r"^\s*[A-Za-z]\s*=\s*")
 
 
@@ -29,6 +30,8 @@ def equal(answer: str, gold: str) -> bool:
     """
     if (_is_set(answer) and _is_interval(gold)) or (_is_interval(answer) and _is_set(gold)):
         return False
+    if _BASE.search(answer) and _BASE.search(gold):
+        return False  # numbers of another base that are not the same text: Math-Verify drops the base
     first, second = _parsed(_listed(answer)), _parsed(_listed(gold))
     if not first or not second:
         return False

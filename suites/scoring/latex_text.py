@@ -25,6 +25,7 @@ _DROPPED = re.compile(r"\\(?:left|right|displaystyle|limits|[bB]igg?[lrm]?|q?qua
 _SHORT_FRACTION = re.compile(r"\\frac\s?(?:\{([^{}]{1,100})\}|([0-9A-Za-z]))\s?(?:\{([^{}]{1,100})\}|([0-9A-Za-z]))")
 _DEGREE = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![A-Za-z])|°")
 _MEMBER = re.compile(r"^[a-z]\\in(?![A-Za-z])")
+_APART = re.compile(r"(?<=[0-9])\s+(?=[0-9])")
 _LETTER = re.compile(r"^\(([A-Za-z])\)$")
 _ZEROS = re.compile(r"(?<![0-9.])([0-9]+)\.0+(?![0-9])")
 _THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
@@ -105,5 +106,7 @@ def normalised(answer: str) -> str:
     text = _TEXT.sub(r"\1", text)
     text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
     text = _ZEROS.sub(r"\1", _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text))
-    text = _MEMBER.sub("", re.sub(r"\s+", "", text).rstrip("."))
+    text = re.sub(r"\^\{([0-9A-Za-z])\}", r"^\1", re.sub(r"_\{([0-9]+)\}", r"_\1", text))
+    text = _APART.sub(" ", text.strip())  # "3 4" is not 34
+    text = _MEMBER.sub("", re.sub(r"(?<![0-9])\s+|\s+(?![0-9\s])", "", text).rstrip("."))
     return _LETTER.sub(r"\1", text)
