@@ -16,7 +16,7 @@ from dare_bench.dare.training.config import TrainConfig
 _REGISTRY: dict[str, list[AlgorithmEntry]] = {}
 _NOT_ALGORITHMS = {
     "advantages", "base", "estimators", "objectives", "options", "policy", "registry", "rows", "sft_corruption",
-    "sft_options", "trajectories",
+    "sft_options", "trajectories", "values",
 }  # fmt: skip
 
 #: (optimisation settings, the algorithm's own settings) -> what cannot be honoured, field -> what is allowed.

@@ -1,4 +1,4 @@
-"""Rebuild the denoising trajectory of a generation: what each forward saw, what it committed, steps merged for training.
+"""Rebuild the denoising trajectory of a generation: what each forward saw, what it committed, which decoders allow it.
 
 Generations hold whole blocks, also behind a stop token, so that the inputs of the last forwards can be rebuilt. Imports no
 torch.
@@ -6,9 +6,9 @@ torch.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
+from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.generation import FILLED
 
 Edits = Sequence[Sequence[int]]
@@ -74,33 +74,25 @@ def committed_at(step_map: Sequence[int], step: int) -> list[int]:
     return [place for place, when in enumerate(step_map) if when == step]
 
 
-def merge_steps(step_map: Sequence[int], size: int | None, block_starts: Sequence[int] = (0,)) -> list[int]:
-    """Merge neighbouring steps of each block, to train on fewer inputs.
+def check_replayable(decoder: DecoderConfig) -> None:
+    """Refuse decoders whose answers a step map alone does not replay: tokens that change again, or were never chosen.
 
     Args:
-        step_map: as in `state_at`, without edits: a merged step shows a position as masked until all of it is committed.
-        size: steps that become one; null = all steps of a block.
-        block_starts: index of each block's first position, as in `Generation.block_starts`.
-
-    Returns:
-        A step map of the merged steps, numbered densely from 0: steps that committed nothing are gone, and no step spans
-        two blocks. Positions that were never committed, or filled, stay as they are.
+        decoder: of a rollout that an algorithm replays.
 
     Raises:
-        ValueError: for a size below 1.
-
-    Source:
-        yjyddq/DARE ``step_merge`` (all steps of a block), TraceRL (arXiv 2509.06949) shrinkage (`size` neighbours).
+        ValueError: naming the field, its value and what is allowed.
     """
-    if size is not None and size < 1:
-        raise ValueError(f"merge_steps: size is {size}; allowed: a positive number of steps, or None for whole blocks")
-    bounds = [*sorted({0, *block_starts}), len(step_map)]
-    found, used = list(step_map), 0
-    for begin, end in itertools.pairwise(bounds):
-        steps = sorted({when for when in step_map[begin:end] if when >= 0})
-        group = {when: index // (size or max(len(steps), 1)) for index, when in enumerate(steps)}
-        for place in range(begin, end):
-            if step_map[place] >= 0:
-                found[place] = used + group[step_map[place]]
-        used += max(group.values(), default=-1) + 1
-    return found
+    if decoder.editor != "none":
+        raise ValueError(
+            f"editor: {decoder.editor!r}; allowed where trajectories are replayed: 'none' (no token changes)"
+        )
+    if decoder.early_stop == "fill":
+        raise ValueError(
+            "early_stop: 'fill'; allowed where trajectories are replayed: true, 'block', 'now', false "
+            "(every token is chosen by the network)"
+        )
+    if "overwrite" in decoder.compat:
+        raise ValueError(
+            "compat: 'overwrite'; not allowed where trajectories are replayed (no token changes): leave it out"
+        )

@@ -8,6 +8,7 @@ from typing import Any
 
 from dare_bench.dare.algorithms.base import Algorithm, Batch
 from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.decoding.trajectory import check_replayable
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed, uniform
 from dare_bench.dare.training.config import TrainConfig
@@ -50,6 +51,8 @@ class Batches:
         self.reward_funcs, self.reward_weights, self.decoder = reward_funcs, reward_weights, decoder
         if self.rolls and (not reward_funcs or decoder is None):
             raise ValueError(f"{self.algorithm.name} samples its own responses: it needs reward_funcs and a decoder")
+        if self.algorithm.needs.trace == "step_map":
+            check_replayable(rollout_decoder(decoder, self.options.temperature, self.algorithm.needs.rollout))
 
     def make(self, cycle: int, run: Run) -> tuple[Batch, dict[str, float]]:
         """The batch of one cycle (= one rollout, or one supervised step) and the metrics of making it."""

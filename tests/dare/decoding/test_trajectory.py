@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.decoding.engine import generate
 from dare_bench.dare.decoding.feed import Feeder
 from dare_bench.dare.decoding.generation import FILLED, NEVER, Generation
-from dare_bench.dare.decoding.trajectory import committed_at, merge_steps, state_at, states
+from dare_bench.dare.decoding.trajectory import check_replayable, committed_at, state_at, states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,41 +63,6 @@ def test_commits_are_a_partition(history):
     assert len(places) == len(set(places))
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(NEVER, 12), min_size=1, max_size=12),
-    st.lists(st.integers(0, 11), max_size=3),
-    st.one_of(st.none(), st.integers(1, 4)),
-)
-def test_merged_steps(step_map, starts, size):
-    starts = [start for start in starts if start < len(step_map)]
-    found = merge_steps(step_map, size, starts)
-    bounds = [*sorted({0, *starts}), len(step_map)]
-    used: list[int] = []
-    for begin, end in itertools.pairwise(bounds):
-        own = {when for when in step_map[begin:end] if when >= 0}
-        merged = sorted({when for when in found[begin:end] if when >= 0})
-        assert len(merged) == (-(-len(own) // size) if size else min(len(own), 1))
-        assert not set(merged) & set(used)
-        used += merged
-        for one in range(begin, end):
-            assert (found[one] < 0) == (step_map[one] < 0)
-            for other in range(begin, end):
-                if step_map[one] >= 0 and step_map[one] <= step_map[other]:
-                    assert found[one] <= found[other]
-    assert used == list(range(len(used)))
-
-
-def test_merging_by_example():
-    step_map = [0, 2, 2, 5, 6, 8, NEVER, 7]
-    assert merge_steps(step_map, 1) == [0, 1, 1, 2, 3, 5, NEVER, 4]
-    assert merge_steps(step_map, 2) == [0, 0, 0, 1, 1, 2, NEVER, 2]
-    assert merge_steps(step_map, None, [0, 4]) == [0, 0, 0, 0, 1, 1, NEVER, 1]
-    assert merge_steps(step_map, 2, [0, 4]) == [0, 0, 0, 1, 2, 3, NEVER, 2]
-    with pytest.raises(ValueError, match="size is 0; allowed: a positive number"):
-        merge_steps(step_map, 0)
-
-
 def test_filled_positions_are_masks_until_the_end_token_is_committed():
     token_ids, step_map = [5, 62, 62, 62], [2, 1, FILLED, FILLED]
     assert state_at(token_ids, step_map, 1, MASK) == [MASK] * 4
@@ -145,3 +109,17 @@ def test_inputs_of_the_engine_are_rebuilt(watched, tiny, family, fields):
         assert state_at(found.token_ids, found.step_map, step, MASK, found.edits) == tokens[:width]
     if "editor" in fields:
         assert found.edits
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"editor": "token_editing"}, "editor: 'token_editing'; allowed.*'none'"),
+        ({"early_stop": "fill"}, "early_stop: 'fill'; allowed.*'block'"),
+        ({"compat": {"overwrite": {}}}, "compat: 'overwrite'; not allowed"),
+    ],
+)
+def test_decoders_that_a_step_map_does_not_replay(fields, said):
+    check_replayable(DecoderConfig(early_stop="now", cache="dual"))
+    with pytest.raises(ValueError, match=said):
+        check_replayable(DecoderConfig(**fields))
