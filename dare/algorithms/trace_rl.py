@@ -109,6 +109,8 @@ class TraceRL(GroupPolicy):
 
     def kept(self, batch: Batch) -> Tensor:
         """bool [B], responses to prompts whose success rate lies inside the bounds."""
+        if self.config.lowest_success <= 0 and self.config.highest_success >= 1:
+            return torch.ones(len(batch.ids), dtype=torch.bool)
         right = (self.graded(batch) > self.config.wrong).double()
         _, group, sizes = batch.groups.unique(return_inverse=True, return_counts=True)
         rate = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, group, right) / sizes
@@ -124,14 +126,15 @@ class TraceRL(GroupPolicy):
     def rows(self, batch: Batch, context: Context) -> Iterable[Rows]:
         """One row per response and shrunken step (block families: its place within blocks), of kept prompts."""
         recorded = trajectories.step_map(batch, self.name)
-        # The tail that was never decoded comes after every step.
-        recorded = torch.where(batch.response & (recorded < 0), recorded.max() + 1, recorded)
+        ends = (batch.prompt_lengths + batch.counted.sum(1))[:, None]
+        columns = torch.arange(batch.ids.shape[1])
+        behind = batch.response & (columns >= ends) & (columns < ends + self.config.post_num)
+        behind &= batch.counted.any(1)[:, None]
+        # A tail that was never decoded comes after every step.
+        recorded = torch.where(behind & (recorded < 0), recorded.max() + 1, recorded)
         blocks = trajectories.decoding_blocks(batch) if batch.block_length else None
         steps = trajectories.step_ranks(recorded, blocks, self.config.shrink)
-        columns = torch.arange(batch.ids.shape[1])
-        ends = batch.prompt_lengths + batch.counted.sum(1) + self.config.post_num
-        behind = batch.response & (columns < ends[:, None]) & batch.counted.any(1)[:, None]
-        targets = (batch.counted | behind) & self.kept(batch)[:, None]
+        targets = (batch.counted | behind) & (steps >= 0) & self.kept(batch)[:, None]
         if self.config.split_rows and context.inner_iterations > 1:
             targets = self._share(batch, steps, targets, context)
         weight = self._weight(batch, steps, targets)
