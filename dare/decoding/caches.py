@@ -32,6 +32,7 @@ class Place:
         fresh: the next forward is the first of the block.
         built: the cache has been filled once.
         kinds: of its forwards, by code.
+        steady: what it feeds until the block is done, once that is known (`plan.Span`).
     """
 
     prompt: int
@@ -51,6 +52,7 @@ class Place:
     fresh: bool = True
     built: bool = False
     kinds: list[int] = field(default_factory=list)
+    steady: Any = None
 
 
 class Window(NamedTuple):

@@ -118,11 +118,17 @@ class Planner:
         self.lead = 0 if "dream_window" in compat else lm.family.shift
         self.is_separate = "separate_store" in compat
         self.bounds = call_positions(lm), most_positions(lm)
+        self.holds = not policy.options and not compat  # a row feeds the same until its block is done
+        self.widths: list[int] = []
+        self.together: list[list[int]] = []
 
     def __call__(self, places: Sequence[Place | None]) -> tuple[Call, list[int]]:
         """The next forward of every running row, and how many neighbours share each network call."""
-        spans = [self._span(slot, place) for slot, place in enumerate(places) if place is not None]
-        together = groups([span.high - span.low for span in spans], *self.bounds)
+        spans = [place.steady or self._span(slot, place) for slot, place in enumerate(places) if place is not None]
+        widths = [span.high - span.low for span in spans]
+        if widths != self.widths:  # most steps feed what the last one fed
+            self.widths, self.together = widths, groups(widths, *self.bounds)
+        together = self.together
         spans = [spans[index] for group in together for index in group]
         numbers = torch.tensor(list(zip(*spans, strict=True)), dtype=torch.int64, device=self.device)
         return Call(spans, *numbers.unbind()), [len(group) for group in together]
@@ -139,7 +145,10 @@ class Planner:
             kind = KIND["refresh+denoise"]
         if place.extra > 0:
             kind = KIND["store" if self.is_separate else "wasted"]
-        return Span(window.low, window.high, window.keys, slot, kind, window.full)
+        span = Span(window.low, window.high, window.keys, slot, kind, window.full)
+        if self.holds and not place.fresh:
+            place.steady = span
+        return span
 
     def after(self, spans: Sequence[Span], places: Sequence[Place | None]) -> None:
         """Note that these forwards are done."""

@@ -16,6 +16,8 @@ from torch import Tensor
 HEAD_ROWS = 1024
 #: Numbers that may be copied once more without being felt.
 SMALL = 1 << 19
+#: Numbers from which two passes over the logits are faster than one that also notes places.
+MANY = 1 << 17
 
 
 @dataclass
@@ -137,10 +139,11 @@ class Predictor:
         if self.allows_mask or mask < 0:
             return _top(scores)
         # The mask id stays in the softmax, as published, but is never chosen: its column is away for a moment.
-        held = scores[:, mask].clone()
-        scores[:, mask] = -torch.inf
+        column = scores.select(1, mask)
+        held = column.clone()
+        column.fill_(-torch.inf)
         token, peak = _top(scores)
-        scores[:, mask] = held
+        column.copy_(held)
         return token, torch.maximum(peak, held)
 
 
@@ -152,7 +155,7 @@ def _top(scores: Tensor) -> tuple[Tensor, Tensor]:
     """
     width = scores.shape[1]
     size = math.gcd(width, 1 << (width.bit_length() // 2))
-    if scores.device.type != "cpu" or size < 8 or not scores.is_contiguous():
+    if scores.device.type != "cpu" or size < 8 or scores.numel() < MANY or not scores.is_contiguous():
         peak, token = scores.max(-1)
         return token, peak
     blocks = scores.view(len(scores), -1, size)
@@ -175,7 +178,7 @@ def _spread(logits: Tensor, peak: Tensor | None = None) -> tuple[Tensor, Tensor]
 
 def _share(spread: Tensor, total: Tensor, token: Tensor) -> Tensor:
     """Probability of one token per row, float64 [N]."""
-    return spread.gather(1, token[:, None])[:, 0].double() / total
+    return spread.gather(1, token[:, None]).squeeze(1) / total  # a float32 divided by a float64 is a float64
 
 
 def keep_top_p(logits: Tensor, top_p: float) -> Tensor:

@@ -125,6 +125,7 @@ class Slots:
             place = self.place(slot)
             place.stored = max(place.stored, place.start)
             place.start, place.block, place.fresh, place.extra = place.end, place.block + 1, True, 0
+            place.steady = None
             size, steps = self.size, self.default_steps
             if self.layout:
                 size, steps = self.layout[min(place.block, len(self.layout) - 1)]
