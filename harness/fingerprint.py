@@ -12,6 +12,7 @@ from typing import Any
 
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.training.config import TrainConfig, base_dtype
+from dare_bench.dare.training.progress import BEST_ON
 from dare_bench.harness.resolved import Model
 from dare_bench.harness.settings import plain
 from dare_bench.results.keys import fingerprint
@@ -48,6 +49,8 @@ def checkpoint_identity(
 def train_values(train: TrainConfig) -> dict[str, Any]:
     """Optimisation settings as JSON values; a switch that is younger than stored fingerprints appears when it is on."""
     values = plain(train)
+    if not train.select.startswith(BEST_ON):
+        values.pop("validation_rows")
     if train.peft is not None and not train.peft.experts:
         values["peft"].pop("experts")
     if train.peft is not None and train.peft.quantize is None:
@@ -69,6 +72,7 @@ def train_fingerprint(
     phases: list[Any],
     seed: int,
     rewards: Sequence[Choice] = (),
+    validation: Mapping[str, Any] | None = None,
 ) -> str:
     """Fingerprint of a training run.
 
@@ -83,9 +87,12 @@ def train_fingerprint(
         phases: curriculum over the data; empty = none.
         seed: of the run.
         rewards: what rollouts are paid; they appear only where they differ from the default.
+        validation: identity of the held-out rows and the decoder that answers them, where they choose the checkpoint; then
+            the steps between checkpoints matter too.
     """
     paid = paid_rewards(rewards)
-    optimisation = {key: value for key, value in train_values(train).items() if key not in _NOT_DETERMINING}
+    free = () if validation else _NOT_DETERMINING
+    optimisation = {key: value for key, value in train_values(train).items() if key not in free}
     return fingerprint(
         {
             "kind": "train",
@@ -100,6 +107,7 @@ def train_fingerprint(
             "phases": phases,
             "seed": seed,
             **({"rewards": paid} if paid else {}),
+            **({"validation": dict(validation)} if validation else {}),
         }
     )
 

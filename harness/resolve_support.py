@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
 from dare_bench.dare.families import places, random_entries
 from dare_bench.dare.families import registry as family_registry
-from dare_bench.dare.training.config import LoraConfig
+from dare_bench.dare.training.config import LoraConfig, TrainConfig
 from dare_bench.harness.errors import ManifestError, shorten
 from dare_bench.harness.manifest import AlgorithmItem, Manifest, ModelItem
 from dare_bench.harness.manifest_yaml import KeyPath
@@ -85,6 +85,28 @@ def check_pairs(report: Reporter, manifest: Manifest, path: KeyPath, item: Algor
             report.add(
                 (*path, "name"), message, given=f"{item.name} on {name}", allowed=f"train.data of {', '.join(having)}"
             )
+
+
+def check_validation(report: Reporter, manifest: Manifest, path: KeyPath, train: TrainConfig) -> None:
+    """Refuse to choose a checkpoint on rows that are trained on, reported, or reserved for testing."""
+    _, _, wanted = train.select.partition(":")
+    known = benchmark_registry.names()
+    used = {(item.name, item.split or "test") for item in manifest.benchmarks}
+    for name, given in (manifest.train.data if manifest.train else {}).items():
+        if name not in known:
+            continue  # its own check says so
+        trained = {given} if isinstance(given, str) else set(given)
+        free = [
+            split for split in benchmark_registry.get(name).splits
+            if split != "test" and split not in trained and (name, split) not in used
+        ]  # fmt: skip
+        if wanted not in free:
+            allowed = ", ".join(["last", "step:N", *(f"best_on:{split}" for split in free)])
+            message = f"checkpoints are chosen on held-out rows only, and {name} has none of that name"
+            report.add(path, message, given=shorten(train.select), allowed=allowed)
+    if not train.checkpoint_every:
+        message = "choosing among checkpoints needs checkpoints"
+        report.add(path, message, given=f"{train.select}, checkpoint_every: 0", allowed="checkpoint_every: N, N >= 1")
 
 
 def check_experts(report: Reporter, manifest: Manifest, path: KeyPath, item: AlgorithmItem, lora: LoraConfig) -> None:

@@ -12,13 +12,14 @@ from dare_bench.dare.algorithms.registry import AlgorithmEntry
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families import registry as family_registry
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
+from dare_bench.dare.training.progress import BEST_ON
 from dare_bench.harness.errors import nearest, shorten
 from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
 from dare_bench.harness.resolve_decoding import resolve_decoder
 from dare_bench.harness.resolve_rewards import resolve_rewards
-from dare_bench.harness.resolve_support import check_experts, check_pairs, used_entries
+from dare_bench.harness.resolve_support import check_experts, check_pairs, check_validation, used_entries
 from dare_bench.harness.resolved import BASE, Decoding, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -172,7 +173,7 @@ def _recipe(
         report.add(at, f"{error.message} ({item.label or item.name})", given=error.given, allowed=error.allowed)
     if train is None or settings is None:
         return None
-    if not _check_train(report, origin, path, train):
+    if not _check_train(report, manifest, origin, path, train):
         return None
     for key, allowed in (entry.check(train, settings) if entry.check else {}).items():
         message = f"cannot be honoured ({item.label or item.name})"
@@ -220,10 +221,13 @@ def _base(report: Reporter, path: KeyPath, item: AlgorithmItem, extra: Mapping[s
     return None if wrong else Recipe(BASE, BASE)
 
 
-def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath, train: TrainConfig) -> bool:
+def _check_train(
+    report: Reporter, manifest: Manifest, origin: Mapping[str, KeyPath], path: KeyPath, train: TrainConfig
+) -> bool:
     before = len(report.problems)
     positive = {"steps": train.steps, "batch_size": train.batch_size, "max_length": train.max_length}
     positive |= {"micro_batch_size": train.micro_batch_size or 1, "log_every": train.log_every}
+    positive |= {"validation_rows": train.validation_rows}
     for key, value in positive.items():
         if value < 1:
             report.add(origin.get(key, path), "out of range", given=shorten(value), allowed="a whole number >= 1")
@@ -231,11 +235,10 @@ def _check_train(report: Reporter, origin: Mapping[str, KeyPath], path: KeyPath,
         report.add(origin.get("lr", path), "out of range", given=shorten(train.lr), allowed="a number > 0")
     at = origin.get("select", path)
     step = re.fullmatch(r"step:([0-9]{1,9})", train.select)
-    if train.select.startswith("best_on"):
-        message = "the evaluated checkpoint is declared before the run; choosing the best by score is refused"
-        report.add(at, message, given=shorten(train.select), allowed="last, or step:N")
+    if train.select.startswith(BEST_ON):
+        check_validation(report, manifest, at, train)
     elif train.select != "last" and not step:
-        report.add(at, "wrong value", given=shorten(train.select), allowed="last, or step:N")
+        report.add(at, "wrong value", given=shorten(train.select), allowed="last, step:N, or best_on:SPLIT")
     elif step and not 1 <= int(step[1]) <= train.steps:
         report.add(at, "no such step", given=shorten(train.select), allowed=f"step:1 to step:{train.steps}")
     return len(report.problems) == before

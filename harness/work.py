@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.dare.algorithms import registry as algorithm_registry
+from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.training.progress import BEST_ON
 from dare_bench.harness import fingerprint as prints
 from dare_bench.harness.grid import Cell
 from dare_bench.harness.jobs.spec import Job
 from dare_bench.harness.resolve_decoding import effective, stored
-from dare_bench.harness.resolved import Model, Recipe, Task
+from dare_bench.harness.resolved import Decoding, Model, Recipe, Task
 from dare_bench.harness.settings import plain
 from dare_bench.harness.weights import Weights, locate, stay_offline
 from dare_bench.suites.benchmarks import registry as benchmark_registry
@@ -152,6 +154,7 @@ class WorkBuilder:
                 identity["pairs"] = bench.pairs_version
             data.append(identity)
         rollout = self._rollout(recipe, model)
+        validation = self._validation(recipe, model)
         phases = [[until, dict(mix)] for until, mix in recipe.phases]
         key = prints.train_fingerprint(
             base=prints.checkpoint_identity(
@@ -168,6 +171,7 @@ class WorkBuilder:
             phases=phases,
             seed=cell.seed,
             rewards=recipe.rewards,
+            validation=validation and {**validation, "decoder": validation["decoder"].determinants()},
         )
         spec = {
             "model": _model_spec(model, self.work.weights[model.name]),
@@ -183,6 +187,8 @@ class WorkBuilder:
             "rewards": [[choice.name, choice.weight, dict(choice.options)] for choice in recipe.rewards],
             "seed": cell.seed,
         }
+        if validation:
+            spec["validation"] = {"data": validation["data"], "decoder": stored(validation["decoder"], model)}
         cost = float(recipe.train.steps * recipe.train.batch_size) * (20 if rollout else 1)
         label = f"train {model.name}/{recipe.label}/{cell.seed}"
         return self._add(Job("train", key, label, cost=cost, affinity=key, spec=spec))
@@ -193,6 +199,18 @@ class WorkBuilder:
         bench = benchmark_registry.get(recipe.data[0][0])
         decoder = effective(recipe.rollout, model, keep=("temperature",))  # of rollouts: the algorithm's own
         return prints.with_length(decoder, bench.protocols[bench.default_protocol].gen_length)
+
+    def _validation(self, recipe: Recipe, model: Model) -> dict[str, Any] | None:
+        """Held-out rows that choose the checkpoint, and the decoder that answers them; null where none are asked for."""
+        kind, _, split = recipe.train.select.partition(":")
+        if kind != BEST_ON:
+            return None
+        names = list(dict.fromkeys(name for name, _ in recipe.data))
+        found = [(name, split, self.rows(name, split, recipe.train.validation_rows).identity) for name in names]
+        decoder = effective(recipe.rollout or Decoding(DecoderConfig(name="validation")), model)
+        bench = benchmark_registry.get(names[0])
+        length = bench.protocols[bench.default_protocol].gen_length
+        return {"data": [list(each) for each in found], "decoder": prints.with_length(decoder, length)}
 
     def _generate(self, cell: Cell, train: str | None) -> str:
         model, task, weights = cell.model, cell.task, self.work.weights[cell.model.name]

@@ -13,10 +13,11 @@ from dare_bench.dare.training.autoregressive_run import Job, OnPoint, resumed
 from dare_bench.dare.training.autoregressive_settings import unsupported
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import encode
-from dare_bench.dare.training.loop import TrainResult, write_final
+from dare_bench.dare.training.loop import TrainResult
 from dare_bench.dare.training.mixture import Mixture, Phase
 from dare_bench.dare.training.progress import Diverged, stop_step
 from dare_bench.dare.training.rollout import RewardFunction
+from dare_bench.dare.training.writing import write_weights
 
 
 def train(
@@ -103,7 +104,8 @@ def train(
     )
     algorithm.build(job).train()
     lm.eval()
-    path = write_final(lm, config, out_dir, base)
+    path = out_dir / "final"
+    write_weights(lm, config, path, base)
     result = TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
     checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
     return result

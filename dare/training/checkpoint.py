@@ -100,7 +100,7 @@ def finish(out_dir: Path, record: Mapping[str, Any]) -> None:
 
     Args:
         out_dir: folder of the run.
-        record: step, sha256 and totals of the finished run.
+        record: step of the checkpoint, last step of the run, sha256 and totals.
     """
     temporary = out_dir / f".{FINISHED}.{os.getpid()}.tmp"
     temporary.write_text(json.dumps(dict(record), sort_keys=True), "utf-8")
@@ -109,12 +109,12 @@ def finish(out_dir: Path, record: Mapping[str, Any]) -> None:
 
 
 def finished(out_dir: Path, step: int) -> dict[str, Any] | None:
-    """What `finish` noted, if the run ended at `step` and its checkpoint is still there."""
+    """What `finish` noted, if the run went on until `step` and its checkpoint is still there."""
     path = out_dir / FINISHED
     if not path.is_file() or not (out_dir / "final").is_dir():
         return None
     record = json.loads(path.read_text("utf-8"))
-    return record if record["step"] == step else None
+    return record if record.get("stop", record["step"]) == step else None
 
 
 def folder_sha256(folder: Path) -> str:

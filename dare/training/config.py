@@ -46,7 +46,9 @@ class TrainConfig:
         dtype: ``float32``, or ``bfloat16`` autocast.
         gradient_checkpointing: recompute layer activations in the backward pass.
         checkpoint_every: steps between resumable checkpoints; 0 = only at the end.
-        select: which checkpoint is evaluated: ``last`` or ``step:N``. Selecting on test data is refused.
+        select: which checkpoint is evaluated: ``last``, ``step:N``, or ``best_on:SPLIT``: of those that
+            `checkpoint_every` makes, and the last, the best on a held-out split. Selecting on test data is refused.
+        validation_rows: rows of that split that are answered, greedily.
         log_every: steps between training points.
         peft: adapters, or null for full fine-tuning.
     """
@@ -69,6 +71,7 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     checkpoint_every: int = 0
     select: str = "last"
+    validation_rows: int = 200
     log_every: int = 1
     peft: LoraConfig | None = None
 

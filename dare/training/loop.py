@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from dare_bench.dare.algorithms.base import Algorithm
 from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.families import loading
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.training import adapters, checkpoint, optim, quantised, sharding
 from dare_bench.dare.training.batches import Batches
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import encode
 from dare_bench.dare.training.mixture import Mixture, Phase
-from dare_bench.dare.training.progress import Diverged, Run, stop_step
+from dare_bench.dare.training.progress import BEST_ON, Diverged, Run, stop_step
 from dare_bench.dare.training.rollout import RewardFunction
 from dare_bench.dare.training.stepper import OnPoint, Stepper
+from dare_bench.dare.training.validation import Best, Validation
 from dare_bench.dare.training.world import World, current
+from dare_bench.dare.training.writing import write_weights
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def train(
     phases: Sequence[Phase] = (),
     on_point: OnPoint | None = None,
     on_resume: Callable[[int], None] | None = None,
+    validation: Validation | None = None,
     sharded: bool = False,
 ) -> TrainResult:
     """Train a model.
@@ -77,6 +80,7 @@ def train(
         phases: curriculum over the examples' `source`.
         on_point: receives (step, metrics, timing); step counts from 1.
         on_resume: receives the step a continuation starts from (0 for a fresh run).
+        validation: held-out rows, for ``select: best_on:SPLIT``: the checkpoint that scores best on them is kept.
         sharded: shard weights, gradients and moments over the processes (FSDP2), instead of a copy in each.
 
     Returns:
@@ -96,7 +100,7 @@ def train(
     if done is not None:
         if on_resume is not None:
             on_resume(stop)
-        return TrainResult(out_dir / "final", done["sha256"], stop, done["totals"])
+        return TrainResult(out_dir / "final", done["sha256"], done["step"], done["totals"])
     world = current(sharded=sharded, on_cpu=lm.device.type == "cpu")
     _check_world(world, config)
     AcceleratorState._reset_state()  # accelerate keeps the precision of the first run of a process for all others
@@ -133,23 +137,34 @@ def train(
     batches = Batches(lm, algorithm, examples, encoded, mixture, config, seed, world)
     batches.configure(reward_funcs, reward_weights, decoder)
     inner = batches.inner_iterations
+    best = _best(config, validation, out_dir, partial(write_weights, lm, config, base=base, world=world), world)
+
+    def closing(step: int) -> dict[str, float]:
+        """Score the weights at the end of a cycle, where a checkpoint is due."""
+        if best is None or validation is None:
+            return {}
+        if not _crossed(step, inner, config.checkpoint_every) and step < stop:
+            return {}
+        score = validation.score(lm, max_length=config.max_length, world=world)
+        best.offer(step, score)
+        return {"validation": score}
+
     while run.step < stop:
         began = time.perf_counter()
         cycle = run.step // inner
         batch, metrics = batches.make(cycle, run)
         # A cycle is never cut: states are only written between cycles, so a continuation sees the same rollout.
-        stepper.cycle(batch, metrics, cycle, min(inner, stop - run.step), run, began)
+        stepper.cycle(batch, metrics, cycle, min(inner, stop - run.step), run, began, closing)
         if config.checkpoint_every and _crossed(run.step, inner, config.checkpoint_every) and run.step < stop:
             checkpoint.save_state(out_dir, run.step, lm.model, optimizers, run.totals, leads=world.leads)
-    path = out_dir / "final"
-    tensors = sharding.whole_state(lm.model)
-    with sharding.gathered(lm):
-        if world.leads:
-            write_final(lm, config, out_dir, base, tensors=tensors)
-    world.wait()
-    result = TrainResult(path, checkpoint.folder_sha256(path), run.step, dict(run.totals))
+    path, step = out_dir / "final", run.step
+    if best is None:
+        write_weights(lm, config, path, base, world)
+    else:
+        step = best.take(path)
+    result = TrainResult(path, checkpoint.folder_sha256(path), step, dict(run.totals))
     if world.leads:
-        checkpoint.finish(out_dir, {"step": result.step, "sha256": result.sha256, "totals": result.totals})
+        checkpoint.finish(out_dir, {"step": step, "stop": stop, "sha256": result.sha256, "totals": result.totals})
     world.wait()
     return result
 
@@ -169,6 +184,16 @@ def _check_world(world: World, config: TrainConfig) -> None:
         )
 
 
+def _best(
+    config: TrainConfig, validation: Validation | None, out_dir: Path, write: Callable[[Path], None], world: World
+) -> Best | None:
+    if not config.select.startswith(BEST_ON):
+        return None
+    if validation is None or not config.checkpoint_every:
+        raise ValueError(f"select: {config.select!r} needs held-out rows and checkpoint_every of at least 1")
+    return Best(out_dir, write, world)
+
+
 def _crossed(step: int, inner: int, every: int) -> bool:
     return step // every > (step - inner) // every
 
@@ -182,33 +207,6 @@ def _reference(lm: DiffusionLM, algorithm: Algorithm, *, adapted: bool) -> Diffu
     for parameter in frozen.parameters():
         parameter.requires_grad_(False)
     return DiffusionLM(lm.family, lm.config, frozen, lm.tokenizer)
-
-
-def write_final(
-    lm: DiffusionLM,
-    config: TrainConfig,
-    out_dir: Path,
-    base: str,
-    *,
-    tensors: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write the finished checkpoint, adapters or full weights, and move it into place.
-
-    Args:
-        lm: the trained model.
-        config: tells adapters from full weights.
-        out_dir: folder of the run.
-        base: name of an adapter's base.
-        tensors: whole weights of a sharded model.
-    """
-    final = out_dir / "final"
-    temporary = checkpoint.scratch(final)
-    if config.peft is not None:
-        adapters.save_adapter(lm, temporary, config.peft, base)
-    else:
-        loading.save(lm, temporary, tensors=tensors)
-    checkpoint.publish(temporary, final)
-    return final
 
 
 __all__ = ["Diverged", "TrainResult", "train"]

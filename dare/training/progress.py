@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from dare_bench.dare.training.config import TrainConfig
 
+#: What `select` begins with when the checkpoint is chosen by its score on held-out rows.
+BEST_ON = "best_on"
+
 
 class Diverged(RuntimeError):
     """The loss or a gradient became NaN or infinite; the last good state is kept."""
@@ -28,11 +31,14 @@ def stop_step(config: TrainConfig) -> int:
     """Steps until the checkpoint that is evaluated.
 
     Raises:
-        ValueError: for another `select` than ``last`` or ``step:N``.
+        ValueError: for another `select` than ``last``, ``step:N`` or ``best_on:SPLIT`` (never the test split).
     """
-    if config.select == "last":
+    kind, _, wanted = config.select.partition(":")
+    if config.select == "last" or (kind == BEST_ON and wanted not in ("", "test")):
         return config.steps
-    kind, _, number = config.select.partition(":")
-    if kind == "step" and number.isdigit() and 0 < int(number) <= config.steps:
-        return int(number)
-    raise ValueError(f"select: {config.select!r}; allowed: 'last' or 'step:N' with N up to steps ({config.steps})")
+    if kind == "step" and wanted.isdigit() and 0 < int(wanted) <= config.steps:
+        return int(wanted)
+    raise ValueError(
+        f"select: {config.select!r}; allowed: 'last', 'step:N' with N up to steps "
+        f"({config.steps}), or 'best_on:SPLIT' with a split that is neither trained on nor reported"
+    )

@@ -41,8 +41,27 @@ class Stepper:
         self.parameters = list(optim.trainable(lm.model).values())
         self.world = world
 
-    def cycle(self, batch: Batch, made: Mapping[str, float], cycle: int, inner: int, run: Run, began: float) -> None:
-        """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out."""
+    def cycle(
+        self,
+        batch: Batch,
+        made: Mapping[str, float],
+        cycle: int,
+        inner: int,
+        run: Run,
+        began: float,
+        closing: Callable[[int], dict[str, float]] = lambda step: {},
+    ) -> None:
+        """All inner iterations on one batch. Old and reference scores come first, from the weights that rolled out.
+
+        Args:
+            batch: of the cycle.
+            made: metrics of making it.
+            cycle: its number.
+            inner: optimiser steps on it.
+            run: counters, advanced.
+            began: clock when making it began.
+            closing: called with the step after the last of them; what it returns is logged with that step.
+        """
         advantages = self.algorithm.advantages(batch)
         needs = self.algorithm.needs
         # The last cycle of a run may be cut short: the schedule over its passes is that of a whole one.
@@ -52,7 +71,8 @@ class Stepper:
             old = [self._old(batch, context) if needs.old and inner > 1 else None for context in contexts]
             ref = [self._ref(batch, context) if needs.ref != "none" else None for context in contexts]
         for j, context in enumerate(contexts):
-            self._step(advantages, context, old[j], ref[j], batch, {**made}, run, began)
+            close = closing if j == inner - 1 else None
+            self._step(advantages, context, old[j], ref[j], batch, {**made}, run, began, close)
             old[j] = ref[j] = None
             began = time.perf_counter()
 
@@ -95,6 +115,7 @@ class Stepper:
         metrics: dict[str, float],
         run: Run,
         began: float,
+        close: Callable[[int], dict[str, float]] | None,
     ) -> None:
         config = self.config
         lr = optim.set_lr(self.optimizers, run.step, config)
@@ -128,6 +149,8 @@ class Stepper:
             optimizer.zero_grad(set_to_none=True)
         run.step += 1
         self._account(fed.tokens, batch, run, old is not None, ref is not None)
+        if close is not None:
+            metrics |= close(run.step)
         wall = time.perf_counter() - began
         run.add(train_wall_s=wall, device_wall_s=wall * self.world.size)
         if (

@@ -69,6 +69,7 @@ def run(job: dict[str, Any], session: Session) -> None:
         phases=[Phase(until, mix) for until, mix in spec["phases"]],
         on_point=on_point,
         on_resume=lambda step: store.drop_training_points_after(run_id, step),
+        **_validation(spec, session.data, config),
     )
     path = Path(result.path).resolve().relative_to(session.runs.resolve())
     store.finish_training(
@@ -78,6 +79,21 @@ def run(job: dict[str, Any], session: Session) -> None:
         wall_s=time.monotonic() - started,
         checkpoint=(result.step, str(path), result.sha256),
     )
+
+
+def _validation(spec: dict[str, Any], data: Path | None, config: TrainConfig) -> dict[str, Any]:
+    """Held-out rows that choose the checkpoint, graded exactly as the benchmark's protocol does."""
+    if "validation" not in spec:
+        return {}
+    from dare_bench.dare.training.validation import Validation
+
+    examples, benchmarks = [], {}
+    for name, split, _ in spec["validation"]["data"]:
+        bench = benchmarks[name] = benchmark_registry.get(name)
+        found = bench.training_examples(split, data_dir=data, limit=config.validation_rows)
+        examples += [{**example, "benchmark": name} for example in found]
+    functions, _ = rewards.training_functions(list(benchmarks.values()), [])
+    return {"validation": Validation(examples, DecoderConfig(**spec["validation"]["decoder"]), functions[0])}
 
 
 def _is_known(store: Store, fingerprint: str) -> bool:

@@ -272,7 +272,7 @@ class TestDivergence:
 class TestRefused:
     @pytest.mark.parametrize("select", ["step:0", "step:4", "step:x", "best", "best_on:test"])
     def test_select(self, tiny, run, select):
-        with pytest.raises(ValueError, match=rf"select: '{select}'; allowed: 'last' or 'step:N' with N up to steps"):
+        with pytest.raises(ValueError, match=rf"select: '{select}'; allowed: 'last', 'step:N' with N up to steps"):
             run(tiny("llada"), SFT(), TrainConfig(steps=3, select=select))
 
     def test_rollouts_without_reward_or_decoder(self, tiny, run):
