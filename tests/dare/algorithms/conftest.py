@@ -165,3 +165,45 @@ def _tree(batch: Batch, steps: int) -> Tree:
             for row in range(half, half + HALVES):
                 add(row, steps, node, row)
     return Tree(torch.stack(states), torch.tensor(parents), torch.tensor(member), torch.tensor(leaf))
+
+
+class PlainModel:
+    """A network of two matrices: a position reads the mean of the embeddings before it (causal) or of all."""
+
+    def __init__(self, vocab: int, causal: bool) -> None:
+        torch.manual_seed(vocab)
+        self.causal, self.device, self.dtype = causal, torch.device("cpu"), torch.float64
+        self.embedding = torch.nn.Parameter(torch.randn(vocab, 8, dtype=torch.float64))
+        self.head = torch.nn.Linear(8, vocab, bias=False, dtype=torch.float64)
+        torch.nn.init.normal_(self.head.weight)
+        self.model = self
+
+    def get_output_embeddings(self) -> torch.nn.Linear:
+        return self.head
+
+    def states(self, ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states [N, S, 8]."""
+        found = self.embedding[ids]
+        place = torch.arange(1, ids.shape[1] + 1, dtype=torch.float64)[:, None]
+        if self.causal:
+            return (found.cumsum(1) - found) / place + place.cos()
+        return found.mean(1, keepdim=True) + 0.5 * found.roll(1, 1) + place.cos()
+
+    def hidden(self, ids, *, attention_mask=None, position_ids=None, positions=None):
+        """As `DiffusionLM.hidden`, without padding."""
+        assert attention_mask is None
+        return self.states(ids)[positions]
+
+    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits [N, S, V]."""
+        return self.states(ids) @ self.head.weight.T
+
+
+@pytest.fixture
+def plain_model() -> Callable[..., PlainModel]:
+    """`PlainModel` of a vocabulary."""
+
+    def make(vocab: int, *, causal: bool = False) -> PlainModel:
+        return PlainModel(vocab, causal)
+
+    return make
