@@ -20,7 +20,7 @@ def mask_of_count(seeds: list[int], counts: Tensor, allowed: Tensor) -> Tensor:
         bool [B, S].
     """
     keys = uniform(seeds, allowed.shape[1]).masked_fill(~allowed, torch.inf)
-    rank = keys.argsort(1, stable=True).argsort(1)
+    rank = keys.argsort(dim=1, stable=True).argsort(1)
     return (rank < counts[:, None]) & allowed
 
 
