@@ -1,6 +1,7 @@
 # Everything needs Python 3.11 or newer and nothing else: no GPU, no model download.
 #   make demo    install, run the smoke suite on CPU, build the site
 #   make test    install with the test extra, run the whole test suite
+#   make test-toy  every training algorithm learns what it is paid for (minutes; not part of make test)
 #   make lint    ruff
 # Options: PYTHON=python3.12, VENV=/elsewhere, JOBS=4, PYTEST_ARGS="-m 'not slow'". A plain pip on Linux fetches the CUDA
 # build of torch; TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu" takes the much smaller CPU build.
@@ -19,11 +20,11 @@ export OMP_NUM_THREADS := 1
 # tokenizers warns when a process that has used it forks.
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test lint
+.PHONY: help demo test test-toy lint
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '2,6s/^# //p' Makefile
+	@sed -n '2,7s/^# //p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/dare-bench run suites/smoke.yaml --jobs $(JOBS)
@@ -33,6 +34,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-toy: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m toy tests/dare/algorithms/toy
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

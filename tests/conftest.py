@@ -18,3 +18,13 @@ def in_tmp(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[object
     """Run the test with an empty folder as working directory."""
     monkeypatch.chdir(str(tmp_path))
     yield tmp_path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the toy experiments unless -m asks for them: they take minutes, and other markers still combine."""
+    if "toy" in str(config.option.markexpr):
+        return
+    toys = [item for item in items if item.get_closest_marker("toy")]
+    if toys:
+        config.hook.pytest_deselected(items=toys)
+        items[:] = [item for item in items if not item.get_closest_marker("toy")]
