@@ -97,7 +97,9 @@ def kl(logp: Tensor, ref: Tensor, kind: str) -> Tensor:
     if kind == "k2":
         return d.square() / 2
     if kind == "k3":
-        return d.clamp(max=MAX_LOG_RATIO).exp() - d - 1
+        # Bounded as a whole: with the exponential alone bounded, the gradient would turn round behind the bound.
+        d = d.clamp(max=MAX_LOG_RATIO)
+        return d.exp() - d - 1
     raise ValueError(f"unknown KL estimate {kind!r}; allowed: k1, k2, k3")
 
 

@@ -15,8 +15,8 @@ from dare_bench.dare.training.config import TrainConfig
 
 _REGISTRY: dict[str, list[AlgorithmEntry]] = {}
 _NOT_ALGORITHMS = {
-    "advantages", "base", "estimators", "objectives", "options", "policy", "registry", "rows", "sft_corruption",
-    "sft_options", "trajectories", "values",
+    "advantages", "base", "block_masks", "estimators", "objectives", "options", "policy", "registry", "rows",
+    "sft_corruption", "sft_options", "surrogates", "trajectories", "values",
 }  # fmt: skip
 
 #: (optimisation settings, the algorithm's own settings) -> what cannot be honoured, field -> what is allowed.
