@@ -28,6 +28,8 @@ class Options:
         suite, db, runs, data, device, jobs, limit, sets: as on the command line.
         device_memory: plan for devices of so many GiB that are not here; null = for those that are.
         devices: how many of them.
+        ranks: processes that share one training job, each on a device of its own where there are GPUs.
+        shard: they shard the weights instead of copying them.
     """
 
     suite: str
@@ -40,6 +42,8 @@ class Options:
     sets: tuple[str, ...] = ()
     device_memory: float | None = None
     devices: int | None = None
+    ranks: int = 1
+    shard: bool = False
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Prepared:
         found: dict[str, str] = {}
         for job in self.pending:
             need = self.memory.get(job.fingerprint)
-            if need is not None and need.fixed > device.total_bytes:
+            if need is not None and self._share(job, need) > device.total_bytes:
                 row = f"{job.kind} {job.spec['model']['name']}" + (
                     f"/{job.spec['label']}" if job.kind == "train" else ""
                 )
@@ -96,18 +100,34 @@ class Prepared:
                 )
         return list(found.values())
 
+    def _share(self, job: Job, need: Memory) -> int:
+        """Bytes of weights and states on one device."""
+        if job.kind == "train" and self.options.shard and self.options.ranks > 1:
+            return need.fixed // self.options.ranks + need.layer
+        return need.fixed
+
     def workers(self) -> list[str]:
-        """Device of each worker: one per GPU, or `--jobs` of them; on CPU one per core, as far as memory goes."""
+        """Device of each worker: one per GPU, or `--jobs` of them; on CPU one per core, as far as memory goes.
+
+        A worker whose training jobs run in several processes gets as many GPUs, joined by ``+``.
+        """
+        ranks = self.options.ranks
         if not self.devices[0].is_cpu:
-            count = self.options.jobs or len(self.devices)
-            return [self.devices[number % len(self.devices)].name for number in range(count)]
+            names = [device.name for device in self.devices]
+            sets = ["+".join(names[begin : begin + ranks]) for begin in range(0, len(names) - ranks + 1, ranks)]
+            if not sets:
+                raise UserError(
+                    f"--ranks {ranks}: each process of a training job takes a GPU of its own, and there are "
+                    f"{len(names)} ({', '.join(names)}); allowed: 1 to {len(names)}"
+                )
+            return [sets[number % len(sets)] for number in range(self.options.jobs or len(sets))]
         if self.options.jobs:
             return ["cpu"] * self.options.jobs
         largest = max(
             (self.memory[job.fingerprint].total for job in self.pending if job.fingerprint in self.memory), default=1
         )
         fitting = int(self.devices[0].free_bytes * 0.85 // (largest + _PROCESS_BYTES))
-        return ["cpu"] * max(1, min(cpu_count(), fitting, len(self.pending) or 1))
+        return ["cpu"] * max(1, min(cpu_count(), fitting, len(self.pending) or 1) // ranks)
 
 
 def sharded(need: Memory, device: Device, *, doubling: bool) -> str:
@@ -115,7 +135,7 @@ def sharded(need: Memory, device: Device, *, doubling: bool) -> str:
     count = need.devices(device.total_bytes, doubling=doubling)
     if count is None:
         return f"one layer alone needs {need.layer / GIB:.1f} GiB: no number of such devices is enough"
-    return f"needs at least {count} such devices, sharded"
+    return f"needs at least {count} such devices, sharded (training: --ranks {count} --shard)"
 
 
 #: A worker process with torch and transformers loaded and no model.

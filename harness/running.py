@@ -93,6 +93,8 @@ def _run_locked(
         environment_id=environment_id,
         machine=str(facts["cpu"]["model"] or "CPU"),
         threads=1 if prepared.devices[0].is_cpu else None,
+        ranks=options.ranks,
+        shard=options.shard,
     )
     failures: dict[str, str] = {}
     with RunProgress(len(prepared.pending), console) as progress:

@@ -40,6 +40,14 @@ def suite_options(function: Function) -> Function:
         click.option(
             "--jobs", type=click.IntRange(min=1), help="Worker processes; default: one per GPU, or per CPU core."
         ),
+        click.option(
+            "--ranks",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Processes that share one training job, a GPU each; the result is that of one.",
+        ),
+        click.option("--shard", is_flag=True, help="They shard weights and states (FSDP2) instead of copying them."),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, or cuda:N[,cuda:M]."),
         click.option(
             "--data",

@@ -26,14 +26,15 @@ class Session:
     """State of one worker process.
 
     Attributes:
-        settings: as the executor gave them (db, runs, data, environment_id, threads, device).
-        store: the open database.
+        settings: as the executor gave them (db, runs, data, environment_id, threads, device, ranks, shard); the processes of
+            a training job get a device of their own.
+        store: the open database; null in the processes of a group, which only train.
         report: tells the parent how far the job is.
     """
 
     settings: dict[str, Any]
-    store: Store
-    report: Report
+    store: Store | None = None
+    report: Report = lambda done, total, note: None
     _loaded: dict[str, DiffusionLM] = field(default_factory=dict)
     _is_prepared: bool = False
 
@@ -49,8 +50,8 @@ class Session:
 
     @property
     def device(self) -> str:
-        """torch device of this worker."""
-        return str(self.settings["device"])
+        """torch device of this worker; the first of those it gives to the processes of a training job."""
+        return str(self.settings["device"]).split("+")[0]
 
     def log_path(self, job: dict[str, Any]) -> str:
         """The job's log, relative to the runs folder."""
@@ -92,6 +93,15 @@ class Session:
         if keep:
             self._loaded[key] = lm
         return lm
+
+    def forget(self) -> None:
+        """Drop the loaded checkpoint: other processes are about to need the device."""
+        if self._loaded:
+            import torch
+
+            self._loaded.clear()
+            if self.device != "cpu":
+                torch.cuda.empty_cache()
 
     def prepare_torch(self) -> None:
         """Bind this process to its device and threads, once.

@@ -51,6 +51,8 @@ class Context:
         environment_id: row of the environment table.
         machine: name of the processor.
         threads: processor threads of one worker.
+        ranks: processes of one training job.
+        shard: their weights are sharded over them.
     """
 
     db: str
@@ -59,3 +61,5 @@ class Context:
     environment_id: int | None
     machine: str = "CPU"
     threads: int | None = 1
+    ranks: int = 1
+    shard: bool = False

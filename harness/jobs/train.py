@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.training.config import LoraConfig, TrainConfig, base_dtype
 from dare_bench.harness.errors import JobError
+from dare_bench.harness.jobs import group
 from dare_bench.harness.jobs.columns import training_columns
 from dare_bench.harness.resolved import source_names
 from dare_bench.results.schema import TrainingRun
@@ -21,6 +23,7 @@ from dare_bench.suites.benchmarks import registry as benchmark_registry
 from sqlalchemy import select
 
 if TYPE_CHECKING:
+    from dare_bench.dare.training.loop import TrainResult
     from dare_bench.harness.jobs.session import Session
 
 
@@ -41,6 +44,47 @@ def run(job: dict[str, Any], session: Session) -> None:
         shutil.rmtree(out_dir)  # states of another database: their training points would be missing in this one
     run_id = store.begin_training(job["fingerprint"], redo=True, **columns)
     config = train_config(spec["train"])
+
+    def on_point(step: int, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
+        store.add_training_points(run_id, [(step, metrics, timing)])
+        session.report(step, config.steps, "")
+
+    def on_resume(step: int) -> None:
+        store.drop_training_points_after(run_id, step)
+
+    if int(session.settings.get("ranks") or 1) > 1:
+        found = group.train(job, session, out_dir, on_point, on_resume)
+    else:
+        result = fit(job, session, out_dir, on_point=on_point, on_resume=on_resume)
+        found = {"path": result.path, "sha256": result.sha256, "step": result.step, "totals": result.totals}
+    path = Path(found["path"]).resolve().relative_to(session.runs.resolve())
+    store.finish_training(
+        run_id,
+        "done",
+        totals=found["totals"],
+        wall_s=time.monotonic() - started,
+        checkpoint=(found["step"], str(path), found["sha256"]),
+    )
+
+
+def fit(
+    job: dict[str, Any],
+    session: Session,
+    out_dir: Path,
+    *,
+    on_point: Callable[[int, dict[str, Any], dict[str, Any]], None],
+    on_resume: Callable[[int], None],
+) -> TrainResult:
+    """Train in this process, alone or as one of a group.
+
+    Args:
+        job: of this kind.
+        session: loads the model.
+        out_dir: folder of the run.
+        on_point, on_resume: as in the training loop.
+    """
+    spec = job["spec"]
+    config = train_config(spec["train"])
     entry = algorithm_registry.get(spec["algorithm"], spec["model"]["family"])
     examples, reward_funcs, reward_weights = _data(spec, session.data, pairs=entry.needs.pairs)
     folder = session.base_folder(spec["model"])
@@ -48,14 +92,13 @@ def run(job: dict[str, Any], session: Session) -> None:
 
     from dare_bench.dare.training.mixture import Phase
 
+    if int(session.settings.get("ranks") or 1) > 1 and lm.family.trainer != "loop":
+        raise JobError(
+            f"--ranks: models of the family {lm.family.name} are trained in one process; run without --ranks"
+        )
     trainer = importlib.import_module(f"dare_bench.dare.training.{lm.family.trainer}")
-
-    def on_point(step: int, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
-        store.add_training_points(run_id, [(step, metrics, timing)])
-        session.report(step, config.steps, "")
-
     algorithm = entry.cls(entry.config_class(**_restore(entry.config_class, spec["settings"])))
-    result = trainer.train(
+    return trainer.train(
         lm,
         algorithm,
         examples,
@@ -68,16 +111,9 @@ def run(job: dict[str, Any], session: Session) -> None:
         decoder=None if spec["rollout"] is None else DecoderConfig(**spec["rollout"]),
         phases=[Phase(until, mix) for until, mix in spec["phases"]],
         on_point=on_point,
-        on_resume=lambda step: store.drop_training_points_after(run_id, step),
+        on_resume=on_resume,
         **_validation(spec, session.data, config),
-    )
-    path = Path(result.path).resolve().relative_to(session.runs.resolve())
-    store.finish_training(
-        run_id,
-        "done",
-        totals=result.totals,
-        wall_s=time.monotonic() - started,
-        checkpoint=(result.step, str(path), result.sha256),
+        **({"sharded": True} if session.settings.get("shard") else {}),
     )
 
 

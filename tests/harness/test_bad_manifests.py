@@ -45,9 +45,9 @@ peft on base | [base, | [{name: base, peft: lora}, | 3 | algorithms[0].peft | 'l
 bad peft | lr: 5e-4 | peft: dora | 3 | algorithms[1].peft | 'dora' | lora |
 bad rank | lr: 5e-4 | peft: {r: 0} | 3 | algorithms[1].peft | 0 | lora |
 no experts to adapt | lr: 5e-4 | peft: {experts: true} | 3 | algorithms[1].peft.experts | tiny-sdar × sft | experts: false |
-select on test | steps: 4 | select: 'best_on: test' | 11 | train.select | 'best_on: test' | last, step:N, best_on:validation |
-select on training rows | steps: 4 | select: 'best_on:train' | 11 | train.select | 'best_on:train' | last, step:N, best_on:validation |
-select without checkpoints | steps: 4 | select: 'best_on:validation' | 11 | train.select | best_on:validation, checkpoint_every: 0 | checkpoint_every: N |
+select on test | steps: 4 | select: 'best_on: test' | 11 | train.select | 'best_on: test' | best_on:validation |
+select on training rows | steps: 4 | select: 'best_on:train' | 11 | train.select | | best_on:validation |
+select without checkpoints | steps: 4 | select: 'best_on:validation' | 11 | train.select | | checkpoint_every: N |
 select a later step | steps: 4 | select: step:500 | 11 | train.select | 'step:500' | step:1 to |
 empty grid | batch_size: 2 | exclude: [{model: tiny-sdar}] | 12 | exclude | | at least one cell |
 exclude matches nothing | ~train | ~exclude: [{algorithm: d1}]~train | 9 | exclude[0].algorithm | 'd1' | base, sft |
