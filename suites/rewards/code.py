@@ -74,17 +74,9 @@ class Code(Reward):
     def grade_all(self, texts: Sequence[str], rows: Sequence[Row]) -> list[float]:
         """Grades a batch; programs run beside each other."""
         sources = [self._source(text, row) for text, row in zip(texts, rows, strict=True)]
-        values = []
-        for outcome in self._outcomes(sources, rows):
-            if outcome is None:
-                self.note("no program")
-                values.append(0.0)
-                continue
-            self.note(outcome.status)
-            if outcome.flagged:
-                self.note("flagged")
-            values.append(float(outcome.passed) if self.options.all_tests else outcome.rate)
-        return values
+        outcomes = self._outcomes(sources, rows)
+        self.rules = [_rule(outcome) for outcome in outcomes]
+        return [self._paid(outcome) for outcome in outcomes]
 
     def grade_exact(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         """Returns 1 for each completion with a program that passes every test, whatever its form."""
@@ -97,6 +89,11 @@ class Code(Reward):
         """Returns 1 for a program that passes every test."""
         (outcome,) = self._outcomes([extract(text, _entry_point(row))], [row])
         return float(outcome is not None and outcome.passed)
+
+    def _paid(self, outcome: Outcome | None) -> float:
+        if outcome is None:
+            return 0.0
+        return float(outcome.passed) if self.options.all_tests else outcome.rate
 
     def _source(self, text: str, row: Row) -> str | None:
         """Returns the program to run, or null for none."""
@@ -126,6 +123,13 @@ class Code(Reward):
             while len(_KNOWN) > REMEMBERED:
                 _KNOWN.popitem(last=False)
         return [None if key is None else found[key] for key in keys]
+
+
+def _rule(outcome: Outcome | None) -> str:
+    """Returns what training logs count: the status, and whether a person should look at the program."""
+    if outcome is None:
+        return "no program"
+    return f"{outcome.status}, flagged" if outcome.flagged else outcome.status
 
 
 def _tests(row: Row) -> str | tuple[str, ...]:

@@ -35,7 +35,7 @@ class Values:
 
     def __init__(self, modules):
         # Fixed before the program runs: neither a faked module nor a faked __module__ gets a type in here.
-        self.allowed = {kind for module in modules for kind in vars(module).values() if _type(kind) is type}
+        self.allowed = {kind for module in modules for kind in vars(module).values() if _isinstance(kind, type)}
         self.allowed |= {type(None), type(...), type(NotImplemented), *_VIEWS}
         held = {collections.UserDict, collections.UserList, collections.UserString, collections.ChainMap}
         self.allowed -= {type, object, slice, *held}  # these compare what they hold
@@ -123,6 +123,7 @@ def main():
     job = json.loads(sys.stdin.buffer.read().decode("utf-8"))
     report = os.dup(1)
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # nothing is flushed when this leaves
     nonce = job["nonce"]
 
     def say(*words):

@@ -27,8 +27,6 @@ TYPE_MODULES = ("collections", "datetime", "decimal", "fractions", "numpy", "re"
 MAX_SOURCE = 200_000
 #: CPU time of a process as a part of the wall time.
 CPU_SHARE = 0.75
-#: Times a sandbox that does not start is tried.
-TRIES = 3
 _CPU_SIGNALS = (128 + 9, 128 + 24, -9, -24)
 
 
@@ -41,12 +39,14 @@ class Place:
         python: interpreter inside.
         limits: of each program.
         workers: programs at the same time.
+        tries: times a sandbox that does not start is tried.
     """
 
     level: str
     python: str
     limits: Limits = field(default_factory=Limits)
     workers: int = 1
+    tries: int = 3
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _run(
     payload = json.dumps(_job(program, pieces, nonce)).encode()
     ready = f"{nonce} ready\n".encode()
     ended = None
-    for attempt in range(TRIES):
+    for attempt in range(place.tries):
         stop.wait(0.2 * attempt)
         with _command(place, CPU_SHARE * seconds, uid) as command:
             ended = Launch(command, payload, ready=ready, seconds=seconds, keep=place.limits.output).run(stop)

@@ -112,7 +112,12 @@ class Sandbox:
             self._users.put(claim)
 
 
-@functools.cache
 def shared(level: str | None = None, workers: int | None = None, allow_unsafe: bool = False) -> Sandbox:
     """Returns the sandbox of this process with these settings; raises as `Sandbox`."""
+    return _made(os.getpid(), level, workers, allow_unsafe)
+
+
+@functools.cache
+def _made(process: int, level: str | None, workers: int | None, allow_unsafe: bool) -> Sandbox:
+    # By process: a fork has no right to the users that its parent claimed.
     return Sandbox(level, workers, allow_unsafe)

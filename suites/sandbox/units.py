@@ -63,7 +63,7 @@ def traps(pieces: Sequence[Unit], passed: Sequence[bool], salt: str) -> list[Uni
 
     Args:
         pieces: what `units` returned.
-        passed: for each piece that counts, whether it passed.
+        passed: for each piece that counts, whether it passed; those that were not reached may be missing.
         salt: the program; which expected value of a test is changed depends on it.
 
     Returns:
@@ -74,7 +74,7 @@ def traps(pieces: Sequence[Unit], passed: Sequence[bool], salt: str) -> list[Uni
     helpers = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
     counted = [tree for tree, piece in zip(trees, pieces, strict=True) if piece.counts]
     found = []
-    for tree, is_passed in zip(counted, passed, strict=True):
+    for tree, is_passed in zip(counted, passed, strict=False):
         if is_passed:
             names = {node.func.id for node in _outside(tree) if _calls_name(node)}
             whole = ast.Module([*(node for name, node in helpers.items() if name in names), *tree.body], [])
