@@ -262,6 +262,29 @@ class TestPacking:
             begin += 2 * length
         assert torch.equal(turned, seen)
 
+    @pytest.mark.parametrize("order", ["concatenated", "interleaved"])
+    def test_packed_losses_are_those_of_the_documents(self, tiny, make_batch, order):
+        """Two documents in one row: with the same masks, its loss is the mean of theirs weighted by answer tokens."""
+        lm, lengths = tiny("sdar"), [8, 12]
+        batch = make_batch([3, 5], [5, 7], block_length=4)
+        rows = rows_of(batch, SFTConfig(loss_norm="token"))
+        logps = replay.score(lm, rows)
+        documents, places = packing.packed(lengths, sum(lengths))
+        mask = doubled_mask(places[None], places[None], 4, noisy_documents=documents[None],
+                            clean_documents=documents[None])  # fmt: skip
+        clean = torch.cat([batch.ids[row, :length] for row, length in enumerate(lengths)])
+        noisy, weight = clean.clone(), torch.zeros(len(clean), dtype=torch.float64)
+        for row, start in ((0, 0), (1, 8)):
+            own = rows.position_ids[row][rows.real[row]] + start
+            noisy[own], weight[own] = rows.ids[row][rows.real[row]], rows.weight[row][rows.real[row]]
+        fed, place = torch.cat([noisy, clean]), torch.cat([places, places])
+        turn = packing.interleaved(documents) if order == "interleaved" else torch.arange(len(fed))
+        back = turn.argsort()[: len(clean)]
+        states = lm.hidden(fed[turn][None], mask=mask[:, :, turn][..., turn], position_ids=place[turn][None])[0, back]
+        packed_loss = -(weight * lm.head(states).log_softmax(-1).gather(-1, clean[:, None])[:, 0]).sum()
+        apart = -(rows.weight * logps[..., 0]).sum()
+        torch.testing.assert_close(packed_loss, apart)
+
     def test_documents_that_do_not_fit(self):
         with pytest.raises(ValueError, match="documents of 7 tokens do not fit into a row of 6"):
             packing.packed([3, 4], 6)

@@ -115,6 +115,7 @@ TOYS: dict[str, Toy] = {
     "ebpo": Toy(lr=5e-3, inner=2, steps=80, options={"draws": 4}),
     "justgrpo": Toy(lr=5e-3),
     "trace_rl": Toy(lr=5e-3, options={"shrink": 1}),
+    "trace_rl, blocks": Toy(lr=5e-3, options={"shrink": 1}, block=3),
     "unigrpo": Toy(lr=2e-3, inner=2, options={"draws": 1}),
     "dtreerpo": Toy(lr=2e-3, inner=2, steps=100, options={"eps_low": 0.4, "lambda_max": 0.0}, group=9),
 }
