@@ -55,6 +55,7 @@ def checks(db: str, runs: Path) -> Iterator[Check]:
         ("devices", _devices),
         ("weights", _weights),
         ("data", _data),
+        ("sandbox", _sandbox),
     ):
         yield _guarded(name, check)
     yield _guarded("runs folder", lambda: _runs(runs))
@@ -132,6 +133,18 @@ def _data() -> tuple[bool, str]:
         bench = registry.get(name)
         count += sum(len(bench.rows(split)) for split in bench.splits)
     return bool(names), f"{', '.join(names)}: {count:,} rows, checksums verified"
+
+
+def _sandbox() -> tuple[bool, str]:
+    """The isolation of model-written code. Without any, code benchmarks are refused and everything else works."""
+    from dare_bench.suites.sandbox import LEVELS, best, probe
+
+    found = best()
+    stronger = LEVELS[: LEVELS.index(found.level)]
+    said = [f"isolation {found.level}, {found.detail}"]
+    if found.level == "none":
+        said = ["isolation none: model-written code is refused; install bubblewrap"]
+    return True, "; ".join([*said, *(f"{level}: {probe(level).detail}" for level in stronger)])
 
 
 def _runs(runs: Path) -> tuple[bool, str]:
