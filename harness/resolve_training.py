@@ -10,6 +10,7 @@ from typing import Any
 from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
 from dare_bench.dare.decoding.config import DecoderConfig
+from dare_bench.dare.decoding.trajectory import unreplayable
 from dare_bench.dare.families import registry as family_registry
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
 from dare_bench.dare.training.progress import BEST_ON
@@ -177,7 +178,8 @@ def _recipe(
         return None
     for key, allowed in (entry.check(train, settings) if entry.check else {}).items():
         message = f"cannot be honoured ({item.label or item.name})"
-        report.add(origin.get(key, path), message, given=shorten(getattr(train, key)), allowed=allowed)
+        given = getattr(train if hasattr(train, key) else settings, key)
+        report.add(origin.get(key, path), message, given=shorten(given), allowed=allowed)
     peft = item.peft if "peft" in item.model_fields_set else manifest.train.peft if manifest.train else None
     lora = LoraConfig() if peft == "lora" else LoraConfig(**peft.model_dump()) if isinstance(peft, LoraItem) else None
     if lora is not None:
@@ -258,6 +260,10 @@ def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> Dec
     decoding = resolve_decoder(report, path, item)
     if decoding is None:
         return None
+    if entry.needs.trace == "step_map" and entry.needs.rollout == "policy":
+        for field, allowed in unreplayable(decoding.config).items():
+            message = f"{entry.name} replays its rollouts, which this decoder does not allow"
+            report.add((*path, field), message, given=shorten(getattr(decoding.config, field)), allowed=allowed)
     honoured = [family_registry.get_family(name).decoder_fields for name in entry.families]
     if None in honoured or not honoured:
         return decoding
