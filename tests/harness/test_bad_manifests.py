@@ -44,7 +44,7 @@ training on the test split | {mini_gsm: train} | {mini_gsm: test} | 10 | train.d
 peft on base | [base, | [{name: base, peft: lora}, | 3 | algorithms[0].peft | 'lora' | base, without |
 bad peft | lr: 5e-4 | peft: dora | 3 | algorithms[1].peft | 'dora' | lora |
 bad rank | lr: 5e-4 | peft: {r: 0} | 3 | algorithms[1].peft | 0 | lora |
-block lengths that do not fit | lr: 5e-4 | block_schedule: [[2, 3]] | 3 | algorithms[1].block_schedule | [[2, 3]] | divide max_length |
+bad blocks | lr: 5e-4 | block_schedule: [[2, 3]] | 3 | algorithms[1].block_schedule | [[2, 3]] | divide max_length |
 no experts to adapt | lr: 5e-4 | peft: {experts: true} | 3 | algorithms[1].peft.experts | tiny-sdar × sft | experts: false |
 select on test | steps: 4 | select: 'best_on: test' | 11 | train.select | 'best_on: test' | best_on:validation |
 select on training rows | steps: 4 | select: 'best_on:train' | 11 | train.select | | best_on:validation |
