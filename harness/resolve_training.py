@@ -260,10 +260,13 @@ def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> Dec
     decoding = resolve_decoder(report, path, item)
     if decoding is None:
         return None
-    if entry.needs.trace == "step_map" and entry.needs.rollout == "policy":
+    if entry.needs.trace == "step_map":
+        # Rollouts from left to right edit nothing, whatever the section says.
+        left = {"editor"} if entry.needs.rollout == "ar" else set()
         for field, allowed in unreplayable(decoding.config).items():
-            message = f"{entry.name} replays its rollouts, which this decoder does not allow"
-            report.add((*path, field), message, given=shorten(getattr(decoding.config, field)), allowed=allowed)
+            if field not in left:
+                message = f"{entry.name} replays its rollouts, which this decoder does not allow"
+                report.add((*path, field), message, given=shorten(getattr(decoding.config, field)), allowed=allowed)
     honoured = [family_registry.get_family(name).decoder_fields for name in entry.families]
     if None in honoured or not honoured:
         return decoding

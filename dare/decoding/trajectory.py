@@ -74,25 +74,33 @@ def committed_at(step_map: Sequence[int], step: int) -> list[int]:
     return [place for place, when in enumerate(step_map) if when == step]
 
 
-def check_replayable(decoder: DecoderConfig) -> None:
-    """Refuse decoders whose answers a step map alone does not replay: tokens that change again, or were never chosen.
+def unreplayable(decoder: DecoderConfig) -> dict[str, str]:
+    """Settings under which a step map alone does not replay an answer: tokens change again, or were never chosen.
 
     Args:
         decoder: of a rollout that an algorithm replays.
 
+    Returns:
+        Field -> what is allowed; empty = the decoder can be replayed.
+    """
+    found = {}
+    if decoder.editor != "none":
+        found["editor"] = "none (a committed token stays)"
+    if decoder.early_stop == "fill":
+        found["early_stop"] = "true, block, now, false (every token is chosen by the network)"
+    if "overwrite" in decoder.compat:
+        found["compat"] = "all but overwrite (a committed token stays)"
+    return found
+
+
+def check_replayable(decoder: DecoderConfig) -> None:
+    """Refuse decoders that cannot be replayed.
+
+    Args:
+        decoder: as in `unreplayable`.
+
     Raises:
         ValueError: naming the field, its value and what is allowed.
     """
-    if decoder.editor != "none":
-        raise ValueError(
-            f"editor: {decoder.editor!r}; allowed where trajectories are replayed: 'none' (no token changes)"
-        )
-    if decoder.early_stop == "fill":
-        raise ValueError(
-            "early_stop: 'fill'; allowed where trajectories are replayed: true, 'block', 'now', false "
-            "(every token is chosen by the network)"
-        )
-    if "overwrite" in decoder.compat:
-        raise ValueError(
-            "compat: 'overwrite'; not allowed where trajectories are replayed (no token changes): leave it out"
-        )
+    for field, allowed in unreplayable(decoder).items():
+        raise ValueError(f"{field}: {getattr(decoder, field)!r}; allowed where rollouts are replayed: {allowed}")

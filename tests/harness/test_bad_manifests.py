@@ -217,3 +217,18 @@ def test_usage_error_has_code_2(invoke: Any) -> None:
     assert invoke("run").code == 2
     assert invoke("nothing").code == 2
     assert invoke("plan", "smoke", "--limit", "0").code == 2
+
+
+@pytest.mark.parametrize("algorithm", ["cj_grpo", "trace_rl", "justgrpo", "d1"])
+def test_rollouts_that_cannot_be_replayed(algorithm: str, good: str, invoke: Any, in_tmp: Path) -> None:
+    text = good.replace("name: sft, lr: 5e-4", f"name: {algorithm}")
+    given = "{early_stop: fill, editor: {token_editing: {threshold: 0.5}}}"
+    Path("bad.yaml").write_text(text.replace("steps: 4", f"steps: 4\n  decoder: {given}"), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert answer.code == (0 if algorithm == "d1" else 2), answer.err
+    assert ("train.decoder.early_stop: " in answer.err) == (algorithm != "d1")
+    assert ("train.decoder.editor: " in answer.err) == (algorithm in ("cj_grpo", "trace_rl"))
+    if algorithm != "d1":
+        assert f"{algorithm} replays its rollouts" in answer.err
+        assert "given:   'fill'" in answer.err
+        assert "allowed: true, block, now, false" in answer.err

@@ -114,9 +114,9 @@ def test_inputs_of_the_engine_are_rebuilt(watched, tiny, family, fields):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"editor": "token_editing"}, "editor: 'token_editing'; allowed.*'none'"),
-        ({"early_stop": "fill"}, "early_stop: 'fill'; allowed.*'block'"),
-        ({"compat": {"overwrite": {}}}, "compat: 'overwrite'; not allowed"),
+        ({"editor": "token_editing"}, "editor: 'token_editing'; allowed.*none"),
+        ({"early_stop": "fill"}, "early_stop: 'fill'; allowed.*block, now"),
+        ({"compat": {"overwrite": {}}}, "compat: {'overwrite': {}}; allowed.*all but overwrite"),
     ],
 )
 def test_decoders_that_a_step_map_does_not_replay(fields, said):

@@ -157,7 +157,7 @@ def test_a_batch_without_advantages_is_a_step_of_zero_loss(tiny, run, examples, 
 def test_decoders_that_cannot_be_replayed_are_refused(tiny, run, name):
     wrong = [
         ({"early_stop": "fill"}, "early_stop: 'fill'; allowed"),
-        ({"compat": {"overwrite": {}}}, "compat: 'overwrite'"),
+        ({"compat": {"overwrite": {}}}, "compat: {'overwrite'"),
     ]
     if name != "justgrpo":  # whose rollouts edit nothing, whatever the decoder says
         wrong.append(
