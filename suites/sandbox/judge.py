@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dare_bench.suites.sandbox import levels
-from dare_bench.suites.sandbox.launch import Ended, Launch
+from dare_bench.suites.sandbox.launch import START_SECONDS, Ended, Launch
 from dare_bench.suites.sandbox.program import Limits, Outcome, Program, SandboxError
 from dare_bench.suites.sandbox.suspects import suspicious
 from dare_bench.suites.sandbox.units import Unit, imported, mentioned, traps, units
@@ -151,7 +151,7 @@ def _run(
     ended = None
     for attempt in range(place.tries):
         stop.wait(0.2 * attempt)
-        with _command(place, CPU_SHARE * seconds, uid) as command:
+        with _command(place, seconds, uid) as command:
             ended = Launch(command, payload, ready=ready, seconds=seconds, keep=place.limits.output).run(stop)
         if ended.is_ready or stop.is_set():
             return _read(ended, nonce, CPU_SHARE * seconds)
@@ -199,7 +199,7 @@ def _read(ended: Ended, nonce: str, cpu_seconds: float) -> _Run:
 
 
 @contextmanager
-def _command(place: Place, cpu_seconds: float, uid: int | None) -> Iterator[levels.Command]:
+def _command(place: Place, seconds: float, uid: int | None) -> Iterator[levels.Command]:
     """Yields the command of one run; at level ``none`` with a folder of its own."""
     folder = ""
     if place.level == "none":
@@ -214,7 +214,8 @@ def _command(place: Place, cpu_seconds: float, uid: int | None) -> Iterator[leve
             uid=uid,
             workers=place.workers,
             limits=place.limits,
-            cpu_seconds=cpu_seconds,
+            cpu_seconds=CPU_SHARE * seconds,
+            last_seconds=seconds + START_SECONDS,
             folder=folder,
             name=f"dare-bench-{secrets.token_hex(8)}",
         )

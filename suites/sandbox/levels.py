@@ -54,6 +54,7 @@ def command(
     workers: int,
     limits: Limits,
     cpu_seconds: float,
+    last_seconds: float,
     folder: str = "",
     name: str = "",
 ) -> Command:
@@ -67,23 +68,26 @@ def command(
         workers: programs that run at the same time.
         limits: of one program.
         cpu_seconds: CPU time of each process.
+        last_seconds: time after which a program ends even if nobody is left who would stop it.
         folder: working folder at level ``none``.
         name: name of the container at level ``docker``.
 
     Returns:
         The command.
     """
+    # Bubblewrap ends with its parent; the others would outlive one that is killed.
+    watched = ("timeout", "--signal=KILL", f"{math.ceil(last_seconds)}")
     interpreter = _interpreter(python, code)
     if level == "docker":
-        return Command((*_docker(limits, cpu_seconds, name), *_interpreter("python3", code)), level, name)
+        return Command((*_docker(limits, cpu_seconds, name), *watched, *_interpreter("python3", code)), level, name)
     # Without a user of its own, the limit counts everything this user runs, so it must leave room for that.
     processes = limits.processes if uid is not None else _tasks_of_user() + workers * limits.processes
     prefix = (*dropped(uid), *_limited(limits, processes, cpu_seconds))
     if level == "bwrap":
         return Command((*prefix, *_bwrap(limits), *interpreter), level)
     if level == "unshare":
-        return Command((*prefix, *_unshare(limits), *interpreter), level)
-    return Command((*prefix, _tool("env"), "-i", "-C", folder, *_environment(), *interpreter), level)
+        return Command((*prefix, *_unshare(limits), *watched, *interpreter), level)
+    return Command((*prefix, _tool("env"), "-i", "-C", folder, *_environment(), *watched, *interpreter), level)
 
 
 def dropped(uid: int | None) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ def look(deep):
     seen = []
     if {name for _, name in socket.if_nameindex()} - {"lo"}:
         seen.append("network")
-    if os.getpid() != 1:
+    if sum(name.isdigit() for name in os.listdir("/proc")) > 3:
         seen.append("processes")
     if deep and (os.path.exists("/etc/passwd") or os.path.exists("/home") or os.path.exists("/root")):
         seen.append("files")

@@ -6,8 +6,11 @@ import dataclasses
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,7 +113,7 @@ def add(x, y):
         open(MARK, "w").close()
     except OSError:
         return "no folder of its own"
-    return [name for _, name in socket.if_nameindex()], os.getpid(), os.listdir("/tmp")
+    return [name for _, name in socket.if_nameindex()], os.getppid(), os.listdir("/tmp")
 """
 
 
@@ -194,7 +197,16 @@ def test_each_worker_has_a_user_of_its_own():
 def built(level: str, monkeypatch: pytest.MonkeyPatch, uid: int | None = 61000) -> str:
     monkeypatch.setattr(levels, "_tool", lambda name: name)
     made = levels.command(
-        level, "python3", "CODE", uid=uid, workers=3, limits=Limits(), cpu_seconds=6.0, folder="FOLDER", name="NAME"
+        level,
+        "python3",
+        "CODE",
+        uid=uid,
+        workers=3,
+        limits=Limits(),
+        cpu_seconds=6.0,
+        last_seconds=38.0,
+        folder="FOLDER",
+        name="NAME",
     )
     return " ".join(made.argv)
 
@@ -229,7 +241,7 @@ def test_the_command_of_docker_is_hardened(monkeypatch):
         "docker run --rm --interactive --pull=never --name NAME --network=none --read-only",
         "--user=65534:65534 --cap-drop=ALL --security-opt=no-new-privileges --pids-limit=64",
         "--memory=1073741824 --memory-swap=1073741824",
-        "python:3.11-slim python3 -s",
+        "python:3.11-slim timeout --signal=KILL 38 python3 -s",
     ):
         assert part in line, part
 
@@ -237,4 +249,30 @@ def test_the_command_of_docker_is_hardened(monkeypatch):
 def test_a_missing_tool_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(SandboxError, match="prlimit is not installed"):
-        levels.command("bwrap", "python3", "", uid=None, workers=1, limits=Limits(), cpu_seconds=1.0)
+        levels.command("bwrap", "python3", "", uid=None, workers=1, limits=Limits(), cpu_seconds=1.0, last_seconds=1.0)
+
+
+KILLED = """
+import sys
+from dare_bench.suites.sandbox import Program, Sandbox
+code = "import time; time.sleep(3600)  # " + sys.argv[1]
+source = f"def add(x, y):\\n    import os\\n    os.execv('/usr/bin/python3', ['python3', '-c', {code!r}])\\n"
+Sandbox("bwrap", workers=1).run([Program(source, ["assert add(1, 2) == 3"], "add", 60)])
+"""
+
+
+def test_programs_end_with_the_process_that_started_them(sandbox, processes):
+    mark = f"dare-bench-left-over-{os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", KILLED, mark]) as process:
+        # The process that was started has the mark in its arguments as well.
+        assert eventually(lambda: len(processes(mark)) > 1)
+        process.kill()
+    assert eventually(lambda: processes(mark) == [])
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    for _ in range(200):
+        if holds():
+            return True
+        time.sleep(0.1)
+    return False

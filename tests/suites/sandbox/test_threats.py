@@ -19,21 +19,6 @@ def body(text: str) -> str:
     return "def add(x, y):\n" + textwrap.indent(textwrap.dedent(text).strip(), "    ") + "\n"
 
 
-def processes(mark: str) -> list[str]:
-    """Processes of this machine, seen from outside, whose memory of arguments holds a text or that run as a worker."""
-    found = []
-    for entry in Path(os.sep, "proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                status = (entry / "status").read_text()
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mark.encode() in words and "State:\tZ" not in status:
-                found.append(entry.name)
-    return found
-
-
 def test_a_right_program_passes_and_says_where_it_ran(run):
     outcome = run(RIGHT)
     assert outcome.passed
@@ -162,7 +147,7 @@ def test_fork_bomb_of_a_root_process_ends_at_its_limit(run):
     assert outcome.status == "passed", outcome
 
 
-def test_fork_bomb_leaves_nothing_and_the_next_programs_run(sandbox):
+def test_fork_bomb_leaves_nothing_and_the_next_programs_run(sandbox, processes):
     mark = "dare-bench-fork-bomb-mark"
     bomb = body(f"""
         import os
