@@ -47,16 +47,16 @@ class Sandbox:
             SandboxError: the level does not work here, or nothing does and that is not allowed.
             UnknownNameError: no such level.
         """
-        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
-        if not 1 <= self.workers <= 256:
+        if workers is not None and not 1 <= workers <= 256:
             raise SuiteError(f"workers: {workers!r}; allowed: 1 to 256")
         found = chosen(level, python, allow_unsafe)
+        self.workers = min(256, len(os.sched_getaffinity(0))) if workers is None else workers
         self.isolation = found.level
         self.python = found.python
         self._place = Place(found.level, found.python, limits or Limits(), self.workers)
         self._users: queue.SimpleQueue[users.Claim | None] = queue.SimpleQueue()
         for _ in range(self.workers):
-            self._users.put(users.claim() if os.geteuid() == 0 and self.isolation != "docker" else None)
+            self._users.put(users.claim() if users.has_users() and self.isolation != "docker" else None)
 
     def run(self, programs: Sequence[Program], *, rerun_timeouts: bool = False) -> list[Outcome]:
         """Runs programs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -65,6 +65,8 @@ def probe(level: str, python: str | None = None) -> Isolation:
     """
     if level not in LEVELS:
         raise unknown_name("isolation level", level, LEVELS)
+    if sys.platform != "linux":
+        return Isolation(level, False, f"it needs Linux, this is {sys.platform}")
     found = levels.pythons(python)
     if not found and level != "docker":
         return Isolation(
@@ -88,7 +90,7 @@ def _tried(level: str, python: str) -> str | None:
         program = Program("def look(deep): return ''", ["assert look(True) == ''"], "look")
     else:
         program = Program(_LOOK, [f"assert look({level == 'bwrap'}) == ''"], "look")
-    claim = users.claim() if os.geteuid() == 0 else None
+    claim = users.claim() if users.has_users() else None
     try:
         uid = None if claim is None else claim.uid
         outcome = judge(Place(level, python, tries=1), program, uid, threading.Event())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from pathlib import Path
 
 from dare_bench.suites.sandbox.program import SandboxError
 
@@ -21,6 +23,23 @@ class Claim:
     def close(self) -> None:
         """Gives it back."""
         self._mark.close()
+
+
+def has_users(euid: int | None = None, uid_map: str | None = None) -> bool:
+    """Whether this process is root and may become one of these users.
+
+    Args:
+        euid: effective user id; null = of this process.
+        uid_map: text of its map of user ids; null = read.
+
+    Returns:
+        False as well in a user namespace without these ids; root of such a one is an ordinary user, and limits hold.
+    """
+    if (os.geteuid() if euid is None else euid) != 0:
+        return False
+    text = Path(os.sep, "proc", "self", "uid_map").read_text() if uid_map is None else uid_map
+    spans = [(int(first), int(count)) for first, _, count in (line.split() for line in text.splitlines())]
+    return any(first <= FIRST and LAST < first + count for first, count in spans)
 
 
 def claim() -> Claim:

@@ -194,6 +194,29 @@ def test_each_worker_has_a_user_of_its_own():
         second.close()
 
 
+@pytest.mark.parametrize(
+    ("euid", "uid_map", "has"),
+    [
+        (0, "0 0 4294967295\n", True),
+        (0, "0 100000 65536", True),
+        (0, "0 1000 1", False),
+        (1000, "0 0 4294967295", False),
+    ],
+)
+def test_only_root_with_the_ids_has_users(euid, uid_map, has):
+    assert users.has_users(euid, uid_map) is has
+
+
+def test_other_systems_are_refused(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    _probe_function.cache_clear()
+    try:
+        with pytest.raises(SandboxError, match="it needs Linux, this is darwin"):
+            Sandbox()
+    finally:
+        _probe_function.cache_clear()
+
+
 def built(level: str, monkeypatch: pytest.MonkeyPatch, uid: int | None = 61000) -> str:
     monkeypatch.setattr(levels, "_tool", lambda name: name)
     made = levels.command(
