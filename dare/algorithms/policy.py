@@ -99,7 +99,7 @@ def clipped_responses(log_ratio: Tensor, advantage: Tensor, options: ClipOptions
     high = options.eps_low if options.eps_high is None else options.eps_high
     lowest = torch.log1p(log_ratio.new_tensor(-options.eps_low)) if options.eps_low < 1 else -torch.inf
     limit = torch.finfo(log_ratio.dtype).max ** 0.5
-    up = torch.minimum(log_ratio, torch.log1p(log_ratio.new_tensor(high)).expand_as(log_ratio))
+    up = log_ratio.clamp(max=float(torch.log1p(log_ratio.new_tensor(high))))
     down = log_ratio.clamp(min=float(lowest), max=float(torch.log(log_ratio.new_tensor(limit))))
     ratio = torch.where(advantage >= 0, up, down).exp()
     loss = -ratio * advantage
