@@ -71,12 +71,14 @@ class Tree:
         parents: int64 [M], node a node continues; -1 for the root of a prompt (nothing committed).
         member: int64 [M], one response of the batch below the node: it gives prompt length and group.
         leaf: int64 [M], the response a node is; -1 for inner nodes.
+        counted: bool [M, S], response positions of a node through its own first stop token; null = not known.
     """
 
     states: Tensor
     parents: Tensor
     member: Tensor
     leaf: Tensor
+    counted: Tensor | None = None
 
 
 @dataclass

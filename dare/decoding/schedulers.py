@@ -212,3 +212,24 @@ def cumulative(state: ScheduleState) -> Tensor:
     """
     share = state.masks_at_start // state.steps
     return (torch.minimum(state.step + 1, state.steps) * share - state.committed).clamp(min=1)
+
+
+@scheduler("linear")
+def linear(state: ScheduleState) -> Tensor:
+    """Keep as many masks as a line from all to none has left behind the step, rounded down.
+
+    Source: autonomousvision/mdpo `src/llada/generate.py`, MaskGIT's schedule (arXiv 2202.04200).
+    """
+    later = (state.steps - state.step - 1).clamp(min=0)
+    return (state.masks_now - state.masks_at_start * later // state.steps).clamp(min=0)
+
+
+@scheduler("cosine")
+def cosine(state: ScheduleState) -> Tensor:
+    """Keep as many masks as a quarter of a cosine has left behind the step, rounded down: few at first, then more.
+
+    Source: autonomousvision/mdpo `src/llada/generate.py`, MaskGIT's schedule (arXiv 2202.04200).
+    """
+    passed = torch.minimum(state.step + 1, state.steps).double() / state.steps
+    left = (state.masks_at_start * (passed * (torch.pi / 2)).cos() + 1e-9).floor().to(torch.int64)
+    return (state.masks_now - left).clamp(min=0)

@@ -15,7 +15,8 @@ from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import Encoded, collate, collate_pairs, encode
 from dare_bench.dare.training.mixture import Mixture
 from dare_bench.dare.training.progress import Run
-from dare_bench.dare.training.rollout import RewardFunction, rollout
+from dare_bench.dare.training.rollout import RewardFunction
+from dare_bench.dare.training.rollout_kinds import kind_of
 from dare_bench.dare.training.world import ALONE, World
 
 
@@ -51,8 +52,12 @@ class Batches:
         self.reward_funcs, self.reward_weights, self.decoder = reward_funcs, reward_weights, decoder
         if self.rolls and (not reward_funcs or decoder is None):
             raise ValueError(f"{self.algorithm.name} samples its own responses: it needs reward_funcs and a decoder")
+        if not self.rolls or decoder is None:
+            return
+        rolled = rollout_decoder(decoder, self.options.temperature, self.algorithm.needs.rollout)
+        kind_of(self.algorithm.needs).check(self.lm, rolled, self.options)
         if self.algorithm.needs.trace == "step_map":
-            check_replayable(rollout_decoder(decoder, self.options.temperature, self.algorithm.needs.rollout))
+            check_replayable(rolled)
 
     def make(self, cycle: int, run: Run) -> tuple[Batch, dict[str, float]]:
         """The batch of one cycle (= one rollout, or one supervised step) and the metrics of making it."""
@@ -70,12 +75,12 @@ class Batches:
                 extra = (u * (self.config.pad_blocks + 1)).long().tolist()
             return collate(self.lm, rows, extra_blocks=extra), {}
         decoder = rollout_decoder(self.decoder, self.options.temperature, self.algorithm.needs.rollout)
-        rolled = rollout(
+        rolled = kind_of(self.algorithm.needs).roll(
             self.lm,
             rows,
             [self.examples[index]["prompt"] for index in picked],
             decoder,
-            group_size=int(self.options.group_size),
+            self.options,
             seed=self.seed,
             step=cycle,
             reward_funcs=self.reward_funcs,

@@ -77,22 +77,46 @@ def rollout(
             lm, [prompts[index] for index in mine], decoder, group_size=group_size, seed=seed, step=step,
             batch_size=batch_size,
         )  # fmt: skip
-    graded = _grade(
+    graded = grade_groups(
         lm, groups, [prompts[index] for index in mine], [messages[index] for index in mine], reward_funcs,
         int(decoder.gen_length or 0),
     )  # fmt: skip
-    groups = world.interleave(groups, len(prompts))
-    graded = world.interleave(graded, len(prompts))
+    return assemble(
+        lm, prompts, world.interleave(groups, len(prompts)), world.interleave(graded, len(prompts)), reward_funcs,
+        reward_weights, int(decoder.gen_length or 0),
+    )  # fmt: skip
+
+
+def assemble(
+    lm: DiffusionLM,
+    prompts: Sequence[Encoded],
+    groups: Sequence[Sequence[Generation]],
+    graded: Sequence[Sequence[Sequence[Verdict]]],
+    reward_funcs: Sequence[RewardFunction],
+    reward_weights: Sequence[float] | None,
+    gen_length: int,
+) -> Rollout:
+    """A rollout from the responses of all prompts and what the reward functions said about them.
+
+    Args:
+        lm: special ids.
+        prompts: tokenised prompts.
+        groups: responses of each prompt, equally many.
+        graded: verdicts per prompt and response, one per function.
+        reward_funcs, reward_weights: as of `rollout`.
+        gen_length: longest response.
+    """
+    size = len(groups[0])
     generations = [generation for group in groups for generation in group]
-    rows = [prompt for prompt in prompts for _ in range(group_size)]
+    rows = [prompt for prompt in prompts for _ in range(size)]
     rewards, metrics = combine(reward_funcs, reward_weights, [verdicts for group in graded for verdicts in group])
     total = torch.tensor(rewards, dtype=torch.float32)
-    batch = _batch(lm, rows, generations, group_size, total, int(decoder.gen_length or 0))
-    by_group = total.view(-1, group_size)
+    batch = _batch(lm, rows, generations, size, total, gen_length)
+    by_group = total.view(-1, size)
     metrics |= {
         "reward": float(total.mean()),
         "zero_variance_groups": float((by_group.max(1).values == by_group.min(1).values).float().mean()),
-        "response_tokens": sum(len(_through_stop(generation)) for generation in generations) / len(generations),
+        "response_tokens": sum(len(through_stop(generation)) for generation in generations) / len(generations),
         "rollout_nfe": sum(generation.cost.nfe for generation in generations) / len(generations),
     }
     return Rollout(
@@ -125,7 +149,7 @@ def _sample(
     return [found[begin : begin + group_size] for begin in range(0, len(found), group_size)]
 
 
-def _grade(
+def grade_groups(
     lm: DiffusionLM,
     groups: Sequence[Sequence[Generation]],
     prompts: Sequence[Encoded],
@@ -139,13 +163,14 @@ def _grade(
     size = len(groups[0])
     texts = [lm.decode(generation.text_ids) for group in groups for generation in group]
     repeated = [conversation for conversation in messages for _ in range(size)]
-    left = [gen_length - len(_through_stop(generation)) for group in groups for generation in group]
+    left = [gen_length - len(through_stop(generation)) for group in groups for generation in group]
     columns = columns_of([prompt.columns for prompt in prompts for _ in range(size)], left)
     verdicts = grade(reward_funcs, repeated, texts, columns)
     return [verdicts[begin : begin + size] for begin in range(0, len(verdicts), size)]
 
 
-def _through_stop(generation: Generation) -> list[int]:
+def through_stop(generation: Generation) -> list[int]:
+    """Tokens of a response up to and including its first stop token."""
     end = len(generation.text_ids) + (1 if generation.finish_reason == "stop" else 0)
     return generation.token_ids[:end]
 
@@ -173,7 +198,7 @@ def _batch(
     batch = collate(lm, filled, uids=[row.id for row in rows])
     if not lm.is_block_causal:
         batch.lengths = batch.prompt_lengths + gen_length
-    ends = batch.prompt_lengths + torch.tensor([len(_through_stop(generation)) for generation in generations])
+    ends = batch.prompt_lengths + torch.tensor([len(through_stop(generation)) for generation in generations])
     columns = torch.arange(batch.ids.shape[1])
     batch.counted = batch.counted & (columns < ends[:, None])
     batch.groups = torch.arange(len(rows)) // group_size

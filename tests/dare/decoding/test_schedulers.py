@@ -157,11 +157,11 @@ def test_cumulative_ends(masks, steps):
 
 
 def test_names_and_options():
-    assert list(schedulers.schedulers()) == ["ass", "cumulative", "quota", "timesteps"]
+    assert list(schedulers.schedulers()) == ["ass", "cosine", "cumulative", "linear", "quota", "timesteps"]
     assert all(entry.summary and entry.name == name for name, entry in schedulers.schedulers().items())
     assert schedulers.resolve("timesteps", {})[1] == {"eps": 1e-3}
     assert schedulers.resolve("ass", {"blocks": 4})[1] == {"blocks": 4}
-    with pytest.raises(UnknownName, match=r"unknown scheduler 'qouta'\. Did you mean 'quota'\? Known: ass, cumulative"):
+    with pytest.raises(UnknownName, match=r"unknown scheduler 'qouta'\. Did you mean 'quota'\? Known: ass, cosine"):
         schedulers.resolve("qouta", {})
     with pytest.raises(UnknownName, match=r"option of scheduler 'ass' 'block'\. Did you mean 'blocks'\?"):
         schedulers.resolve("ass", {"block": 4})
@@ -172,3 +172,35 @@ def test_names_and_options():
         schedulers.resolve("timesteps", {"eps": 1})
     with pytest.raises(ValueError, match="scheduler 'quota' is registered twice"):
         schedulers.scheduler("quota")(schedulers.quota_count)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "expected"),
+    [
+        ("linear", 8, [4] * 8),
+        ("linear", 12, [3, 3, 2] * 4),
+        ("cosine", 8, [1, 2, 3, 4, 5, 5, 6, 6]),
+        ("cosine", 12, [1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 4]),
+        ("quota", 12, [3] * 8 + [2] * 4),
+    ],
+)
+def test_published_counts_of_a_block_of_32(name, steps, expected):
+    assert counts_of(name, 32, steps) == expected
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("masks", [1, 5, 32])
+def test_mask_ratio_schedules_end_with_no_mask(name, masks):
+    for steps in range(1, masks + 4):
+        counts = counts_of(name, masks, steps)
+        assert min(counts) >= 0
+        assert sum(counts) == masks
+
+
+def counts_of(name, masks, steps):
+    entry, left, counts = schedulers.schedulers()[name], masks, []
+    for step in range(steps):
+        numbers = [torch.tensor([value]) for value in (left, masks, step, steps, 0, masks - left)]
+        counts.append(int(entry.count(schedulers.ScheduleState(*numbers))))
+        left -= counts[-1]
+    return counts
