@@ -117,7 +117,11 @@ def _ratio_metrics(
     ratio = log_ratio.clamp(-bound, bound).exp()
     high = options.eps_low if options.eps_high is None else options.eps_high
     clipped = ((ratio < 1 - options.eps_low) & (advantage < 0)) | ((ratio > 1 + high) & (advantage > 0))
-    return {
+    metrics = {
         "clip_fraction": float((clipped & mask).sum() / counted),
         "ratio_mean": float((ratio * mask).sum() / counted),
     }
+    if options.dual_clip is not None:
+        bounded = (ratio > options.dual_clip) & (advantage < 0)
+        metrics["dual_clip_fraction"] = float((bounded & mask).sum() / counted)
+    return metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from dare_bench.dare.algorithms import registry
 from dare_bench.dare.algorithms.base import Batch, Context
 from dare_bench.dare.algorithms.d1 import D1, D1Config
 from dare_bench.dare.algorithms.objectives import token_logps
+from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.replay import score
 
 MASK = 63
@@ -282,6 +284,23 @@ class TestSettings:
     def test_presets_are_valid(self):
         entry = registry.get("d1")
         configs = {name: entry.config_class(**options) for name, options in entry.presets.items()}
-        assert configs["repo"].beta == 0.04
-        assert configs["dare"].advantage == "std"
-        assert configs["paper"].aggregation == "seq-mean-token-mean"
+        repo, dare = configs["repo"], configs["dare"]
+        assert (repo.group_size, repo.inner_iterations, repo.eps_low, repo.beta) == (6, 12, 0.5, 0.04)
+        assert (repo.advantage, repo.aggregation, repo.prompt_mask, repo.temperature) == (
+            "mean",
+            "token-mean",
+            0.15,
+            0.9,
+        )
+        assert (dare.group_size, dare.inner_iterations, dare.eps_low, dare.dual_clip) == (8, 1, 0.2, 3.0)
+        assert (dare.advantage, dare.aggregation, dare.counted, dare.beta) == ("std", "token-mean", "canvas", 0.0)
+        # The paper divides by the length of each response, its code by the tokens of the batch; all else is one.
+        assert replace(configs["paper"], aggregation="token-mean") == repo
+        assert {name: TrainConfig(**found).lr for name, found in entry.train_presets.items()} == {
+            "paper": 3e-6, "repo": 3e-6, "dare": 5e-7,
+        }  # fmt: skip
+
+    def test_the_counted_option(self, make_batch):
+        batch = make_batch([3, 5], [8, 5], counted=[4, 2])
+        assert torch.equal(rows_of(batch, D1Config(counted="eos")).mask, batch.counted)
+        assert torch.equal(rows_of(batch, D1Config(counted="canvas")).mask, batch.response)

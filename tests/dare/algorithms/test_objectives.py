@@ -16,6 +16,8 @@ from dare_bench.dare.algorithms.objectives import (
     sft_weights,
     token_logps,
 )
+from dare_bench.dare.algorithms.options import ClipOptions
+from dare_bench.dare.algorithms.policy import clipped_responses, clipped_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +80,39 @@ class TestPolicyLoss:
         assert torch.isfinite(value).all()
         assert torch.isfinite(new.grad).all()
 
+    def test_k3_pulls_back_from_either_side(self, dtype):
+        """Its gradient never turns round, however far the reference lies."""
+        for difference in (0.5, 5.0, 19.0, 25.0, 50.0):
+            new = torch.tensor([-60.0, -60.0], dtype=dtype, requires_grad=True)
+            kl(new, new.detach() + torch.tensor([difference, -difference], dtype=dtype), "k3").sum().backward()
+            assert new.grad[0] <= 0 <= new.grad[1]
+            assert difference > 20 or bool(new.grad[0] < 0)
+
+    def test_terms_of_tokens_and_of_responses_agree(self):
+        """One token per response: the ratio of a response is that of its token."""
+        generator = torch.Generator().manual_seed(0)
+        new, old = (torch.randn(50, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+        advantage = torch.randn(50, generator=generator, dtype=torch.float64)
+        for options in (ClipOptions(), ClipOptions(eps_low=0.1, eps_high=0.3, dual_clip=1.5)):
+            tokens, metrics = clipped_tokens(new, old, None, torch.ones(50, 1).bool(), advantage, options)
+            responses, other = clipped_responses((new - old)[:, 0], advantage, options)
+            torch.testing.assert_close(tokens[:, 0], responses)
+            assert metrics == pytest.approx(other)
+            assert ("dual_clip_fraction" in metrics) == (options.dual_clip is not None)
+
+    def test_metrics_by_hand(self):
+        """Ratios 2, 0.5, 4 and an uncounted one under clip 0.2 and dual clip 3."""
+        new = torch.tensor([[2.0, 0.5, 4.0, 9.0]]).log()
+        advantage = torch.tensor([[1.0, -1.0, -1.0, -1.0]])
+        mask = torch.tensor([[True, True, True, False]])
+        options = ClipOptions(dual_clip=3.0, beta=0.5, kl="k1")
+        per_token, metrics = clipped_tokens(new, torch.zeros(1, 4), new - 1, mask, advantage, options)
+        torch.testing.assert_close(per_token[0, :3], torch.tensor([-1.2, 0.8, 3.0]) + 0.5)
+        assert metrics["clip_fraction"] == pytest.approx(2 / 3)
+        assert metrics["dual_clip_fraction"] == pytest.approx(1 / 3)
+        assert metrics["ratio_mean"] == pytest.approx(6.5 / 3)
+        assert metrics["kl"] == pytest.approx(1.0)
+
     def test_by_hand(self):
         """Ratio 2 at advantage 1 is clipped to 1.2; at advantage -1 it is not; dual clip 1.5 bounds that."""
         new, old = torch.tensor([math.log(2.0)] * 2), torch.zeros(2)
@@ -121,7 +156,7 @@ class TestAdvantages:
         reward=st.floats(-1e3, 1e3, allow_nan=False, width=32),
         size=st.integers(2, 9),
         groups=st.integers(1, 3),
-        kind=st.sampled_from(["mean", "std", "loo"]),
+        kind=st.sampled_from(["mean", "std", "loo", "zpop"]),
     )
     def test_equal_rewards_give_exactly_zero(self, reward, size, groups, kind):
         index = torch.arange(groups).repeat_interleave(size)
@@ -131,8 +166,34 @@ class TestAdvantages:
     def test_a_group_of_one(self):
         for kind in ("mean", "loo"):
             assert group_advantages(torch.tensor([3.0, 5.0]), torch.tensor([0, 1]), kind).tolist() == [0.0, 0.0]
-        with pytest.raises(ValueError, match=r"at least 2 responses per prompt.*group_size"):
-            group_advantages(torch.tensor([3.0, 5.0, 1.0]), torch.tensor([0, 1, 1]), "std")
+        for kind in ("std", "zpop"):
+            with pytest.raises(ValueError, match=rf"'{kind}' needs at least 2 responses per prompt.*group_size"):
+                group_advantages(torch.tensor([3.0, 5.0, 1.0]), torch.tensor([0, 1, 1]), kind)
+
+    @given(
+        rewards=st.lists(st.floats(-100, 100, width=32), min_size=6, max_size=6),
+        kind=st.sampled_from(["mean", "std", "loo", "zpop"]),
+    )
+    def test_a_group_sums_to_zero_and_keeps_its_order(self, rewards, kind):
+        values = torch.tensor(rewards, dtype=torch.float64)
+        found = group_advantages(values, torch.tensor([0, 0, 0, 1, 1, 1]), kind)
+        assert torch.isfinite(found).all()
+        for group in (slice(0, 3), slice(3, 6)):
+            assert float(found[group].sum()) == pytest.approx(0.0, abs=1e-6)
+            order = values[group].argsort()
+            assert (found[group][order].diff() >= -1e-9).all()
+
+    def test_scaled_kinds_by_hand(self):
+        """Rewards 0, 0, 3: mean 1, standard deviation sqrt(3) (ddof 1) or sqrt(2) (population)."""
+        rewards, groups = torch.tensor([0.0, 0.0, 3.0], dtype=torch.float64), torch.zeros(3).long()
+        for kind, delta, scale in (
+            ("std", 1e-6, math.sqrt(3) + 1e-6),
+            ("std", 1e-4, math.sqrt(3) + 1e-4),
+            ("zpop", 1e-4, math.sqrt(2)),
+            ("loo", 1e-4, 2 / 3),
+        ):
+            found = group_advantages(rewards, groups, kind, delta=delta)
+            assert found.tolist() == pytest.approx([-1 / scale, -1 / scale, 2 / scale], abs=1e-12)
 
     def test_leave_one_out_is_the_mean_rescaled(self):
         rewards, groups = torch.rand(12, dtype=torch.float64), torch.arange(3).repeat(4)
