@@ -48,7 +48,6 @@ class CJGRPOConfig(ClipOptions):
                  "temperature": 0.6},
     },
     train_presets={
-        "paper": {"lr": 3e-6, "betas": (0.9, 0.99), "weight_decay": 0.1, "grad_clip": 0.2, "batch_size": 6},
         "repo": {"lr": 3e-6, "betas": (0.9, 0.99), "weight_decay": 0.1, "grad_clip": 0.2, "batch_size": 6},
         "dare": {"lr": 5e-7, "betas": (0.9, 0.999), "weight_decay": 0.01, "grad_clip": 1.0, "batch_size": 16},
     },

@@ -26,12 +26,15 @@ def step_map(batch: Batch, algorithm: str) -> Tensor:
         algorithm: that asks, for the message.
 
     Raises:
-        ValueError: the batch has no trace.
+        ValueError: the batch has no trace, or one that knows no step (of engines that do not tell them).
     """
+    allowed = (
+        f"{algorithm} replays rollouts; allowed are engines that tell the step of each token, like the built-in one"
+    )
     if batch.trace is None:
-        raise ValueError(
-            f"trace: None; {algorithm} replays rollouts: allowed is a batch with the step map of its rollout"
-        )
+        raise ValueError(f"trace: None; {allowed}")
+    if bool(batch.counted.any()) and not bool((batch.trace.step_map >= 0).any()):
+        raise ValueError(f"step_map: the step of no token is known; {allowed}")
     return batch.trace.step_map
 
 
@@ -67,11 +70,11 @@ def step_ranks(steps: Tensor, segments: Tensor | None = None, size: int = 1) -> 
     out = torch.full_like(steps, -1)
     if not len(row):
         return out
-    segment = torch.zeros_like(row) if segments is None else segments[row, column]
-    keys, inverse = torch.stack([row, segment, steps[row, column]]).unique(dim=1, return_inverse=True)
-    place = torch.arange(keys.shape[1])
+    head = row if segments is None else _joint(row, segments[row, column])
+    (keys, inverse), count = _joint(head, steps[row, column]).unique(return_inverse=True), int(steps.max()) + 1
+    place, segment = torch.arange(len(keys)), keys // count
     starts = torch.ones_like(place, dtype=torch.bool)
-    starts[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(0)
+    starts[1:] = segment[1:] != segment[:-1]
     rank = place - torch.where(starts, place, 0).cummax(0).values
     out[row, column] = (rank // size if size else torch.zeros_like(rank))[inverse]
     return out
@@ -109,7 +112,8 @@ def row_pairs(steps: Tensor, targets: Tensor) -> Tensor:
         targets: bool [B, S].
     """
     owner, place = (targets & (steps >= 0)).nonzero(as_tuple=True)
-    return torch.stack([steps[owner, place], owner], 1).unique(dim=0)
+    keys = (steps[owner, place] * len(steps) + owner).unique()
+    return torch.stack([keys // len(steps), keys % len(steps)], 1)
 
 
 def balanced_weights(groups: Tensor, counted: Tensor, owners: Tensor | None = None) -> Tensor:
@@ -127,8 +131,8 @@ def balanced_weights(groups: Tensor, counted: Tensor, owners: Tensor | None = No
     owner = torch.zeros_like(group) if owners is None else owners[counted]
     out = torch.zeros(groups.shape, dtype=torch.float64)
     if len(group):
-        keys, inverse, tokens = torch.stack([owner, group]).unique(dim=1, return_inverse=True, return_counts=True)
-        own, of, parts = keys[0].unique(return_inverse=True, return_counts=True)
+        keys, inverse, tokens = _joint(owner, group).unique(return_inverse=True, return_counts=True)
+        own, of, parts = (keys // (group.max() + 1)).unique(return_inverse=True, return_counts=True)
         out[counted] = (1.0 / (len(own) * parts[of] * tokens).double())[inverse]
     return out
 
@@ -214,6 +218,11 @@ def clipped_sum(
     )
     loss = weighted_sum(per_token, rows)
     return loss, metrics | {"loss": float(loss.detach())}
+
+
+def _joint(first: Tensor, second: Tensor) -> Tensor:
+    """One number for each pair of non-negative ones, ordered by the first, then by the second."""
+    return first * (second.max() + 1) + second
 
 
 def _picked(batch: Batch, owner: Tensor) -> Batch:

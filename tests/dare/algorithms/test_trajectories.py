@@ -195,3 +195,8 @@ def test_blocks_of_full_attention_are_those_of_the_trace(make_batch):
     assert torch.equal(trajectories.decoding_blocks(batch), blocks)
     with pytest.raises(ValueError, match="trace: None; cj_grpo replays rollouts"):
         trajectories.step_map(make_batch([3], [6]), "cj_grpo")
+    batch.trace = Trace(torch.full((1, 9), -1))
+    with pytest.raises(ValueError, match="step_map: the step of no token is known; cj_grpo replays rollouts"):
+        trajectories.step_map(batch, "cj_grpo")
+    batch.counted = torch.zeros_like(batch.counted)
+    assert (trajectories.step_map(batch, "cj_grpo") == -1).all()
