@@ -95,4 +95,15 @@ def all_block_masks(
         level = (offset + cell / cells).remainder(1.0)
         counts = torch.minimum((level * sizes).long() + 1, sizes)
         masked = mask_of_segment_counts(context.seeds(f"block mask {draw}", batch), counts, segments, allowed)
-        yield masked, (sizes / counts.clamp(min=1)).double().gather(1, segments)
+        yield masked, segment_weights(counts, sizes, segments)
+
+
+def segment_weights(counts: Tensor, sizes: Tensor, segments: Tensor) -> Tensor:
+    """Weight of each position, B_b / k_b of its block, float64 [B, S]; 0 in blocks without a masked position.
+
+    Args:
+        counts: int64 [B, n], masked positions per block.
+        sizes: int64 [B, n], allowed positions per block.
+        segments: int64 [B, S].
+    """
+    return torch.where(counts > 0, sizes.double() / counts.clamp(min=1), 0.0).gather(1, segments)
