@@ -38,6 +38,8 @@ def command(kind: str, as_json: bool, debug: bool) -> None:
         "suites": _suites,
     }
     click.echo(text_table(*makers[kind]()))
+    if kind == "algorithms":
+        click.echo("\n" + text_table(*_support()))
 
 
 def _model_facts() -> list[dict[str, Any]]:
@@ -90,6 +92,24 @@ def _algorithms() -> Table:
         presets = ", ".join(sorted({*entry.presets, *entry.train_presets})) or "-"
         rows.append([entry.name, ", ".join(sorted(entry.families)), presets, entry.summary])
     return ["algorithm", "families", "presets", "summary"], rows
+
+
+def _support() -> Table:
+    """Algorithm x family: `yes` where a test trains the pair, `untested` where nothing recorded that one passed."""
+    from importlib.resources import files
+
+    from dare_bench.dare.algorithms.registry import algorithms
+    from dare_bench.dare.families.registry import families
+
+    record = json.loads((files("dare_bench.dare.algorithms") / "support.json").read_text("utf-8"))["cells"]
+    columns = sorted(name for name, family in families().items() if family.trainer is not None)
+    rows = []
+    for name, entries in algorithms().items():
+        offered = {family for entry in entries for family in entry.families}
+        tested = {*record.get(name, []), *({"autoregressive"} & offered)}  # TRL's trainers have tests of their own
+        words = ["yes" if family in tested else "untested" if family in offered else "-" for family in columns]
+        rows.append([name, *words])
+    return ["supported", *columns], rows
 
 
 def _benchmarks() -> Table:
