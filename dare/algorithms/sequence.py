@@ -55,6 +55,10 @@ class SequencePolicy(GroupPolicy):
         draws = self.config.draws if weights is None else len(weights)
         return estimators.combine(estimators.sum_by_draw(logp.double(), rows, responses, draws), weights)
 
+    def divergence(self, value: Tensor, ref: Tensor, norm: Tensor) -> Tensor:
+        """KL of each response, [B], from estimates under policy and reference: of the raw ones, divided by the norm."""
+        return sequence_kl(value, ref, self.config.kl) / norm
+
     def loss(
         self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
     ) -> tuple[Tensor, dict[str, float]]:
@@ -73,7 +77,7 @@ class SequencePolicy(GroupPolicy):
         }
         if self.config.beta:
             assert ref is not None, "beta > 0 needs a reference"
-            divergence = sequence_kl(value, self.estimate(ref, rows, len(lengths))[used], self.config.kl) / norm
+            divergence = self.divergence(value, self.estimate(ref, rows, len(lengths))[used], norm)
             terms = terms + self.config.beta * divergence
             metrics["kl"] = float(divergence.detach().sum() / count)
         loss = terms.sum() / count
