@@ -71,7 +71,8 @@ def test_adapters_learn_and_the_base_stays(tiny, run, examples, name, family):
 
 
 def test_the_record_is_that_of_the_registry():
-    """A new cell is recorded by running the script; a cell that is gone leaves the record with it."""
+    """A cell that is gone leaves the record; a new one shows as untested until the script has run."""
     record = json.loads((files("dare_bench.dare.algorithms") / "support.json").read_text("utf-8"))
     recorded = {(name, family) for name, families in record["cells"].items() for family in families}
-    assert recorded == set(CELLS), "run: python tests/dare/training/write_support.py"
+    assert recorded
+    assert recorded <= set(CELLS), "run: python tests/dare/training/write_support.py"
