@@ -15,6 +15,7 @@ from dare_bench.harness.resolve_pairs import check_decoders
 from dare_bench.harness.resolve_training import resolve_recipes
 from dare_bench.harness.resolved import Suite, Task
 from dare_bench.suites.benchmarks import registry as benchmark_registry
+from dare_bench.suites.scoring import registry as scorer_registry
 
 
 def resolve(document: Document, manifest: Manifest, limit: int | None = None) -> Suite:
@@ -76,8 +77,9 @@ def _task(report: Reporter, path: KeyPath, item: BenchmarkItem, limit: int | Non
         report.unknown((*path, "split"), f"split of {item.name}", split, bench.splits)
         return None
     scorer = bench.protocols[protocol].scorer
-    if scorer is None or bench.not_scorable:
-        reason = bench.not_scorable or f"the protocol {protocol} names no scorer"
+    refusal = bench.not_scorable or (scorer_registry.get(scorer).refusal() if scorer else None)
+    if scorer is None or refusal:
+        reason = refusal or f"the protocol {protocol} names no scorer"
         scorable = ", ".join(name for name in known if benchmark_registry.get(name).is_scorable)
         report.add((*path, "name"), f"cannot be scored: {reason}", given=shorten(item.name), allowed=scorable)
         return None

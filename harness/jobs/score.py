@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.harness.errors import JobError
 from dare_bench.results.schema import Evaluation, Sample
 from dare_bench.suites.benchmarks import registry as benchmark_registry
-from dare_bench.suites.benchmarks.base import Row
 from dare_bench.suites.scoring import registry as scorer_registry
-from dare_bench.suites.scoring.registry import Scorer
+from dare_bench.suites.scoring.registry import Verdict
 from sqlalchemy import select
 
 if TYPE_CHECKING:
@@ -29,25 +28,25 @@ def run(job: dict[str, Any], session: Session) -> None:
             raise JobError(f"evaluation {spec['evaluation'][:16]} is not in the database")
         wanted = select(Sample.sample_id, Sample.repeat, Sample.text, Sample.finish_reason, Sample.gold)
         samples = query.execute(wanted.where(Sample.evaluation_id == evaluation_id).order_by(Sample.id)).all()
-    scores = []
-    for name, repeat, text, finish_reason, gold in samples:
+    for name, _, _, _, gold in samples:
         row = by_id.get(name)
         if row is None or row.gold != gold:
             raise JobError(f"sample {name} of {task['name']} is not the row it was generated from; the data changed")
-        scores.append({"sample_id": name, "repeat": repeat, **verdict(scorer, text, row, finish_reason)})
+    verdicts = scorer.score_all([sample.text for sample in samples], [by_id[sample.sample_id] for sample in samples])
+    scores = [
+        {"sample_id": sample.sample_id, "repeat": sample.repeat, **columns(found, sample.finish_reason)}
+        for sample, found in zip(samples, verdicts, strict=True)
+    ]
     store.write_scoring(job["fingerprint"], evaluation_id, scorer.name, scorer.version, scores)
 
 
-def verdict(scorer: Scorer, text: str, row: Row, finish_reason: str) -> dict[str, Any]:
+def columns(found: Verdict, finish_reason: str) -> dict[str, Any]:
     """Columns of one score.
 
     Args:
-        scorer: grades the text.
-        text: the answer.
-        row: the question.
+        found: what the scorer said.
         finish_reason: ``length`` turns "no answer" into "truncated"; both count as wrong.
     """
-    found = scorer.score(text, row)
     status = "truncated" if found.status == "no_answer" and finish_reason == "length" else found.status
     return {
         "value": found.value,

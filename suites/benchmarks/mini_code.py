@@ -1,4 +1,4 @@
-"""`mini_code`: one-line Python functions with asserts. Rows and reference answers only: nothing here runs code."""
+"""`mini_code`: one-line Python functions with asserts. Answers are run by the scorer, in the sandbox."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from dare_bench.suites.benchmarks.shipped import ShippedBenchmark, further, text
 
 @benchmark
 class MiniCode(ShippedBenchmark):
-    """One-line functions; can be trained on, cannot be scored yet."""
+    """One-line functions that must pass three asserts."""
 
     name = "mini_code"
     title = "mini-code"
-    description = "One-line Python functions of the project's own authorship, with asserts; training data until graded."
+    description = "One-line Python functions of the project's own authorship, each with three asserts."
     version = 1
     protocols: ClassVar = {
-        "std-1": Protocol(id="std-1", system=None, template="{question}", few_shot=0, gen_length=64, scorer=None)
+        "std-1": Protocol(
+            id="std-1", system=None, template="{question}", few_shot=0, gen_length=64, scorer="code/asserts"
+        )
     }
-    not_scorable = (
-        "its answers are programs, and model-written code is only run inside the sandbox, which this version does not "
-        "have; use mini_gsm or mini_choice, or train on it"
-    )
     file_columns = ("id", "question", "solution", "entry_point", "tests")
 
     def _row(self, fields: Mapping[str, Any]) -> Row:

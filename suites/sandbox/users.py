@@ -39,7 +39,7 @@ def has_users(euid: int | None = None, uid_map: str | None = None) -> bool:
         return False
     text = Path(os.sep, "proc", "self", "uid_map").read_text() if uid_map is None else uid_map
     spans = [(int(first), int(count)) for first, _, count in (line.split() for line in text.splitlines())]
-    return any(first <= FIRST and LAST < first + count for first, count in spans)
+    return any(first <= FIRST and first + count > LAST for first, count in spans)
 
 
 def claim() -> Claim:

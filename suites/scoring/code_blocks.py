@@ -108,7 +108,10 @@ def reduced(code: str) -> str:
     tree = _tree(code)
     if tree is None:
         return code
-    return ast.unparse(ast.Module([node for node in tree.body if _is_kept(node)], []))
+    try:
+        return ast.unparse(ast.Module([node for node in tree.body if _is_kept(node)], []))
+    except RecursionError:  # it compiles, but is nested deeper than it can be written again
+        return code
 
 
 def completions(text: str, prompt: str, entry_point: str) -> list[str]:

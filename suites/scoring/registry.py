@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -65,6 +65,14 @@ class Scorer(ABC):
         Returns:
             The verdict.
         """
+
+    def score_all(self, texts: Sequence[str], rows: Sequence[Row]) -> list[Verdict]:
+        """Grades answers, each as `score` does."""
+        return [self.score(text, row) for text, row in zip(texts, rows, strict=True)]
+
+    def refusal(self) -> str | None:
+        """Says why this machine cannot grade, with the next step; null = it can."""
+        return None
 
     def verdict(
         self, *, is_strict: bool, is_right: bool, extracted: str | None, detail: str, in_form: bool = False

@@ -29,7 +29,7 @@ near-miss selector | {threshold: | {treshold: | 7 | decoders[1].selector | 'tres
 near-miss split | {mini_gsm: train} | {mini_gsm: trian} | 10 | train.data.mini_gsm | 'trian' | validation | train
 unknown preset | lr: 5e-4 | preset: papr | 3 | algorithms[1].preset | 'papr' | paper | paper
 unknown protocol | [mini_gsm] | [{name: mini_gsm, protocol: x}] | 4 | benchmarks[0].protocol | 'x' | std-1 |
-unscorable benchmark | [mini_gsm] | [mini_code] | 4 | benchmarks[0] | 'mini_code' | mini_gsm |
+unscorable benchmark | [mini_gsm] | [{name: mini_corpus, split: fact}] | 4 | benchmarks[0].name | 'mini_corpus' | mini_gsm |
 threshold out of range | 0.9 | 1.5 | 7 | decoders[1].selector | 1.5 | (0, 1] |
 selector without its option | {threshold: 0.9} | threshold | 7 | decoders[1].selector | 'threshold' | threshold: VALUE |
 unknown selector option | {threshold: 0.9} | {threshold: {tau: 1}} | 7 | decoders[1].selector | tau | threshold: VALUE |

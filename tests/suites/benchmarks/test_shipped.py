@@ -101,11 +101,11 @@ def test_reserved_columns_and_wrong_shots_are_errors(small):
         benchmark.messages(row, shots=[row])
 
 
-def test_mini_code_says_why_it_cannot_be_scored():
-    code = registry.get("mini_code")
-    assert not code.is_scorable and registry.get("mini_gsm").is_scorable
-    with pytest.raises(NotScorableError, match=r"'mini_code' cannot be scored: its answers are programs.*sandbox"):
-        code.scorer()
+def test_mini_corpus_says_why_it_cannot_be_scored():
+    corpus = registry.get("mini_corpus")
+    assert not corpus.is_scorable and registry.get("mini_gsm").is_scorable
+    with pytest.raises(NotScorableError, match=r"'mini_corpus' cannot be scored: it is pre-training text"):
+        corpus.scorer()
 
 
 @pytest.mark.parametrize("name", ["mini_gsm", "mini_choice"])

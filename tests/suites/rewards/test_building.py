@@ -77,8 +77,8 @@ def test_errors():
         MINI.reward()(["q"], [None], gold=["1"])
     with pytest.raises(UnknownNameError, match=r"unknown reward 'shape'; did you mean 'shaped'\?"):
         MINI.reward("shape")
-    with pytest.raises(NotScorableError, match="sandbox"):
-        registry.get("mini_code").reward()
+    with pytest.raises(NotScorableError, match="pre-training text"):
+        registry.get("mini_corpus").reward()
 
 
 def test_a_run_without_choices_pays_the_protocols_score():
@@ -114,9 +114,9 @@ def test_each_function_judges_the_completions_of_the_benchmarks_it_fits():
     assert functions[0](["q"] * 3, answers, **columns) == [1.0, 0.0, 0.0]
     assert functions[0].rules == ["box"] * 3 and functions[1]([], [], benchmark=[]) == []
     only = rewards.training_functions(
-        [MINI, CHOICE, registry.get("mini_code")], [*chosen, rewards.Choice("code_format")]
+        [MINI, CHOICE, registry.get("mini_corpus")], [*chosen, rewards.Choice("code_format")]
     )
-    assert [function.__name__ for function in only[0]] == [*names, "mini_gsm+mini_choice+mini_code_code_format"]
+    assert [function.__name__ for function in only[0]] == [*names, "mini_gsm+mini_choice+mini_corpus_code_format"]
 
 
 def test_a_function_that_fits_one_of_two_benchmarks_answers_null_for_the_other():

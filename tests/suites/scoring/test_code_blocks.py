@@ -18,6 +18,7 @@ from dare_bench.suites.scoring.code_blocks import (
     reduced,
 )
 
+PROMPT = 'from typing import List\n\ndef helper(x):\n    return x\n\ndef add(x: int, y: int):\n    """Adds.\n    """\n'
 ADD = "def add(x, y):\n    return x + y"
 
 EXTRACTED = [
@@ -73,6 +74,24 @@ def test_long_answers_are_cut_and_stay_fast():
     assert extract("def add(x):\n" * 4000, "add") is None
 
 
+STRAINS = [
+    "-" * 49_000,
+    "(" * 49_000,
+    "f'{" * 16_000,
+    "a." * 24_000 + "a",
+    "lambda:" * 7_000 + "1",
+    "1" + "+1" * 24_000,
+]
+
+
+@pytest.mark.parametrize("code", STRAINS)
+def test_code_that_strains_the_parser_never_raises(code):
+    text = f"```python\nadd = lambda x, y: 1\nz = {code}\n```"
+    found = extract(text, "add")
+    assert found is None or "add" in reduced(found)
+    assert len(completions(text, PROMPT, "add")) <= 3
+
+
 def test_blocks_keep_their_order():
     assert blocks("a\n```python\nx\n```\nb\n```\ny\n```") == ["x\n", "y\n"]
     assert blocks("no fence") == []
@@ -101,9 +120,6 @@ def test_own_tries_vanish():
         "import math\ntry:\n    import numpy\nexcept ImportError:\n    numpy = None\nK = 2\n\n"
         "def add(x, y):\n    return x + y"
     )
-
-
-PROMPT = 'from typing import List\n\ndef helper(x):\n    return x\n\ndef add(x: int, y: int):\n    """Adds.\n    """\n'
 
 
 @pytest.mark.parametrize(
