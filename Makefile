@@ -33,7 +33,7 @@ demo: $(VENV)/.installed
 	@echo "Leaderboard: file://$(CURDIR)/site/index.html"
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-toy: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m toy tests/dare/algorithms/toy
