@@ -38,6 +38,9 @@ def stratified_counts(first: Tensor, total: Tensor, draws: int, *, lowest: int =
         draws: counts per row (m).
         lowest: 1, or 0 for the (n + 1)-count estimator.
 
+    Sums that end in one half are rounded to even numbers, as published: draws whose offset j w / m ends so prefer even
+    counts a little.
+
     Returns:
         int64 [B, m]: ``((round(first + j w / m) - lowest) mod w) + lowest`` with w = n + 1 - lowest counts in all, the sum
         rounded half to even. 0 where n is 0.

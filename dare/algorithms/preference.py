@@ -88,10 +88,7 @@ class ELBOPreference:
         assert batch is not None and batch.chosen is not None and ref is not None, (
             f"{self.name} needs pairs, a reference"
         )
-        count, draws = len(batch.ids), config.draws
-        total = draws if config.shared_noise else 2 * draws
-        terms = estimators.sum_by_draw(new.double(), rows, count, total)[:, :draws]
-        other = estimators.sum_by_draw(ref.double(), rows, count, total)[:, total - draws :]
+        terms, other = self.terms(new, ref, rows, len(batch.ids))
         value = terms.mean(1)
         margins, chosen = self.scores(value - other.mean(1), batch)
         loss = torch.nn.functional.softplus(-margins).mean()
@@ -104,10 +101,17 @@ class ELBOPreference:
             "accuracy": float((margins > 0).double().mean()),
             "elbo_chosen": float(fixed[chosen].mean()),
             "elbo_rejected": float(fixed[~chosen].mean()),
-            "elbo_variance": float(terms.detach().var(1).mean()) if draws > 1 else 0.0,
+            "elbo_variance": float(terms.detach().var(1).mean()) if config.draws > 1 else 0.0,
             "loss": float(loss.detach()),
         }
         return loss, metrics
+
+    def terms(self, new: Tensor, ref: Tensor, rows: Rows, responses: int) -> tuple[Tensor, Tensor]:
+        """Estimates of every draw, float64 [B, n], under the policy and under the reference."""
+        draws = self.config.draws
+        total = draws if self.config.shared_noise else 2 * draws
+        policy, reference = (estimators.sum_by_draw(logp.double(), rows, responses, total) for logp in (new, ref))
+        return policy[:, :draws], reference[:, total - draws :]
 
     def scores(self, gains: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Preference score of each pair [B / 2] from gains over the reference [B]; and which responses are chosen."""
