@@ -68,7 +68,9 @@ class SequencePolicy(GroupPolicy):
         used = lengths > 0
         norm = self.norm(lengths).clamp(min=1)[used]
         value = self.estimate(new, rows, len(lengths))[used]
-        before = value.detach() if old is None else self.estimate(old, rows, len(lengths))[used]
+        # The first pass has the weights of the rollout. Rounding must not decide what a clip range of no width lets through.
+        same = old is None or context.inner == 0
+        before = value.detach() if same else self.estimate(old, rows, len(lengths))[used]
         terms, metrics = clipped_responses((value - before) / norm, advantages[used], self.config)
         count = used.sum().clamp(min=1)
         metrics |= {

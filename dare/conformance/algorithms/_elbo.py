@@ -50,8 +50,8 @@ def batch_of(
 
 
 def context_of(batch: Batch) -> Context:
-    """Where a loss of the batch is computed."""
-    return Context(run_seed=0, batch=batch)
+    """Where a loss of the batch is computed: in a later pass, when old log-probabilities differ."""
+    return Context(run_seed=0, inner=1, inner_iterations=2, batch=batch)
 
 
 def counted_batch(counted: Tensor) -> Batch:

@@ -102,6 +102,22 @@ def test_responses_without_tokens_are_left_out_of_the_mean(batch):
     assert metrics["ratio_mean"] == 1.0
 
 
+def test_rounding_of_old_scores_does_not_clip_the_first_pass(batch):
+    algorithm = ESPO(ESPOConfig(group_size=2, draws=2, counted="eos", eps_low=0.0, beta=0.0))
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64)
+    found = {}
+    for inner in (0, 1):
+        context = Context(1, inner=inner, inner_iterations=2, batch=batch)
+        rows = concatenate(list(algorithm.rows(batch, context)))
+        new = torch.where(rows.mask, -1.0, 0.0)[..., None].double().requires_grad_()
+        noisy = new.detach() - torch.where(rows.mask, 1e-7, 0.0)[..., None]
+        loss, metrics = algorithm.loss(new, noisy, None, rows, advantages, context)
+        (gradient,) = torch.autograd.grad(loss, new)
+        found[inner] = {int(owner) for owner in rows.owner[gradient.flatten(1).ne(0).any(1)]}, metrics["clip_fraction"]
+    assert found[0] == ({0, 1, 2}, 0.0)
+    assert found[1][0] == {1} and found[1][1] > 0
+
+
 def test_presets_build():
     entry = registry.get("espo")
     for preset in entry.presets.values():
