@@ -12,6 +12,7 @@ from dare_bench.dare.algorithms.base import Context
 from dare_bench.dare.algorithms.spg import SPG, SPGConfig
 from dare_bench.dare.conformance.algorithms._upper_bound import bounds
 from dare_bench.dare.diffusion.block import concatenate
+from dare_bench.dare.families.registry import UnknownName
 
 MASK = 63
 PROMPTS, RESPONSES, COUNTED = [3, 5, 4, 6, 2, 7], [8, 5, 6, 7, 8, 6], [8, 2, 6, 4, 1, 0]
@@ -272,3 +273,9 @@ def test_presets():
     assert entry.families == {"llada", "dream", "llada_moe"}
     assert entry.needs.ref == "none"
     assert not entry.needs.old
+
+
+def test_block_families_are_refused():
+    """They read clean earlier blocks and no later ones: states that the masks imitate do not occur."""
+    with pytest.raises(UnknownName, match=r"family of spg 'sdar'.*dream, llada"):
+        registry.get("spg", "sdar")
