@@ -52,7 +52,8 @@ def test_the_loss_falls_and_greedy_decoding_is_right(runs: Runs, name: str) -> N
 @pytest.mark.parametrize("name", PAIRS)
 def test_preferences_are_learned(runs: Runs, name: str) -> None:
     for outcome in runs(name):
-        assert outcome.values["initial"] == pytest.approx(0.6931, abs=1e-3)  # the policy is its reference
+        if name == "vrpo":  # the policy is its reference, and noise is shared
+            assert outcome.values["initial"] == pytest.approx(0.6931, abs=1e-4)
         assert outcome.last < outcome.first - 0.1
         assert outcome.values["held-out accuracy"] > 0.9
         assert outcome.values["held-out margin"] > 0.3

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from dare_bench.dare.algorithms import registry
 from dare_bench.dare.algorithms.base import Batch, Context, Needs
+from dare_bench.dare.diffusion.block import concatenate
 from dare_bench.dare.training import replay
 from torch import Tensor
 from toy_network import ToyLM
@@ -102,8 +103,8 @@ TOYS: dict[str, Toy] = {
     "sft": Toy(**_SFT),
     "sft, dream": Toy(**_SFT, shift=1),
     "sft, blocks": Toy(**_SFT, block=2),
-    "vrpo": Toy(COPY, 3e-4, 100, options={"draws": 4, "beta": 0.2}),
-    "dpo": Toy(COPY, 3e-4, 100, options={"draws": 4, "beta": 0.2}),
+    "vrpo": Toy(COPY, 3e-4, 100, options={"draws": 4, "beta": 0.2, "sft_weight": 0.0}),
+    "dpo": Toy(COPY, 3e-4, 100, options={"draws": 4, "beta": 0.2, "shared_noise": False}),
     "d1": _copy(0.3, options={"prompt_mask": 0.0}),
     "coupled_grpo": _copy(0.5),
     "mdpo": _copy(0.35, options={"steps_kept": 2, "kept_steps": 2, "steps": 2, "temperature": 1.0}),
@@ -112,10 +113,12 @@ TOYS: dict[str, Toy] = {
     "wd1": Toy(lr=2e-3, options={"draws": 1}),
     "bgpo": Toy(lr=5e-3, options={"draws": 4}),
     "espo": Toy(lr=5e-3, inner=2, steps=120, options={"draws": 2}),
-    "ebpo": Toy(lr=5e-3, inner=2, steps=80, options={"draws": 4}),
+    "ebpo": Toy(lr=5e-3, inner=2, steps=80, options={"draws": 4}, block=3),
     "justgrpo": Toy(lr=5e-3),
     "trace_rl": Toy(lr=5e-3, options={"shrink": 1}),
     "trace_rl, blocks": Toy(lr=5e-3, options={"shrink": 1}, block=3),
+    "bgpo, blocks": Toy(lr=5e-3, options={"draws": 4}, block=3),
+    "espo, blocks": Toy(lr=5e-3, inner=2, steps=120, options={"draws": 2}, block=3),
     "unigrpo": Toy(lr=2e-3, inner=2, options={"draws": 1}),
     "dtreerpo": Toy(lr=2e-3, inner=2, steps=100, options={"eps_low": 0.4, "lambda_max": 0.0}, group=9),
 }
@@ -273,11 +276,13 @@ def _preferences(learner: Learner, generator: torch.Generator) -> Outcome:
     losses = [learner.cycle(pairs(32, f"{step}"), step)["loss"] for step in range(toy.steps)]
     held = pairs(128, "held out")
     context = Context(learner.seed, 10**6, 1, batch=held)
-    (rows,) = [replay.concatenate(list(learner.algorithm.rows(held, context)))]
+    # Judged with many draws on shared noise: what was learned, not how well it is estimated.
+    judge = type(learner.algorithm)(dataclasses.replace(learner.algorithm.config, draws=16, shared_noise=True))
+    rows = concatenate(list(judge.rows(held, context)))
     new, ref = replay.score_all(lm, rows, None), replay.score_all(learner.reference, rows, None)
-    _, metrics = learner.algorithm.loss(new, new, ref, rows, learner.algorithm.advantages(held), context)
+    _, metrics = judge.loss(new, None, ref, rows, judge.advantages(held), context)
     values = {"initial": losses[0], "before": before, "accuracy": accuracy(lm, toy, generator)}
-    values |= {f"held-out {key}": value for key, value in metrics.items()}
+    values |= {f"held-out {key}": metrics[key] for key in ("accuracy", "margin")}
     return Outcome(_mean(losses[: toy.head]), _mean(losses[-toy.tail :]), values)
 
 
