@@ -96,13 +96,18 @@ class LoraItem(_Strict):
 
 
 class AlgorithmItem(BaseModel):
-    """An algorithm with overrides; further keys are fields of TrainConfig or of the algorithm's own config."""
+    """An algorithm with overrides; further keys are fields of TrainConfig or of the algorithm's own config.
+
+    Attributes:
+        decoder: of its rollouts, instead of the one of the training section.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True, populate_by_name=False)
     name: Name
     label: Name | None = Field(default=None, alias="as")
     preset: str | None = None
     peft: Literal["lora"] | LoraItem | None = None
+    decoder: DecoderItem | None = None
 
 
 class BenchmarkItem(_Strict):
@@ -221,11 +226,9 @@ def check_shape(document: Document) -> Manifest:
                     plain.add((key, index))
                 items.append({"name": item} if isinstance(item, str) else item)
             data[key] = items
-    train = data.get("train")
-    if isinstance(train, dict) and isinstance(train.get("decoder"), str | dict):
-        decoder = train["decoder"]
-        decoder = {"name": decoder} if isinstance(decoder, str) else {"name": "rollout", **decoder}
-        data["train"] = {**train, "decoder": decoder}
+    data["train"] = _of_rollouts(data.get("train"))
+    if isinstance(data["algorithms"], list):
+        data["algorithms"] = [_of_rollouts(item) for item in data["algorithms"]]
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
@@ -233,6 +236,14 @@ def check_shape(document: Document) -> Manifest:
         unique = {(problem.where, problem.key): problem for problem in reversed(problems)}
         raise ManifestError(reversed(unique.values())) from error
     return manifest
+
+
+def _of_rollouts(holder: Any) -> Any:
+    """A mapping whose `decoder` has a name, as those of the suite have."""
+    if not isinstance(holder, dict) or not isinstance(holder.get("decoder"), str | dict):
+        return holder
+    decoder = holder["decoder"]
+    return {**holder, "decoder": {"name": decoder} if isinstance(decoder, str) else {"name": "rollout", **decoder}}
 
 
 def model_at(path: KeyPath) -> type[BaseModel] | None:
@@ -246,8 +257,8 @@ def model_at(path: KeyPath) -> type[BaseModel] | None:
         ("train", "decoder"): DecoderItem,
         ("train", "peft"): LoraItem,
     }
-    if len(path) == 3 and path[0] == "models" and path[-1] == "decoder":
-        return DecoderFields
+    if len(path) == 3 and path[-1] == "decoder":
+        return DecoderFields if path[0] == "models" else DecoderItem
     if len(path) == 3 and path[-1] == "peft":
         return LoraItem
     if len(path) == 3 and path[:2] == ("train", "phases"):

@@ -9,19 +9,16 @@ from typing import Any
 
 from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.dare.algorithms.registry import AlgorithmEntry
-from dare_bench.dare.decoding.config import DecoderConfig
-from dare_bench.dare.decoding.trajectory import unreplayable
-from dare_bench.dare.families import registry as family_registry
 from dare_bench.dare.training.config import LoraConfig, TrainConfig
 from dare_bench.dare.training.progress import BEST_ON
 from dare_bench.harness.errors import nearest, shorten
 from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
-from dare_bench.harness.resolve_decoding import resolve_decoder
 from dare_bench.harness.resolve_rewards import resolve_rewards
+from dare_bench.harness.resolve_rollout import resolve_rollout
 from dare_bench.harness.resolve_support import check_experts, check_pairs, check_validation, used_entries
-from dare_bench.harness.resolved import BASE, Decoding, Recipe, source_names
+from dare_bench.harness.resolved import BASE, Recipe, source_names
 from dare_bench.harness.settings import build, check_fields, field_types, plain
 from dare_bench.suites.benchmarks import registry as benchmark_registry
 
@@ -191,7 +188,7 @@ def _recipe(
         preset=item.preset,
         settings=plain(settings),
         train=dataclasses.replace(train, peft=lora),
-        rollout=_rollout(report, manifest, entry),
+        rollout=resolve_rollout(report, manifest, path, item, entry, settings),
         families=tuple(sorted(entry.families)),
     )
 
@@ -244,33 +241,3 @@ def _check_train(
     elif step and not 1 <= int(step[1]) <= train.steps:
         report.add(at, "no such step", given=shorten(train.select), allowed=f"step:1 to step:{train.steps}")
     return len(report.problems) == before
-
-
-def _rollout(report: Reporter, manifest: Manifest, entry: AlgorithmEntry) -> Decoding | None:
-    if entry.needs.rollout == "none":
-        return None
-    if manifest.train is None or manifest.train.decoder is None:
-        return Decoding(DecoderConfig(name="rollout"))
-    path, item = ("train", "decoder"), manifest.train.decoder
-    if "temperature" in item.model_fields_set:
-        message = "the temperature of rollouts is a setting of the algorithm"
-        allowed = "{name: ALGORITHM, temperature: VALUE} under `algorithms`"
-        report.add((*path, "temperature"), message, given=shorten(item.temperature), allowed=allowed)
-        return None
-    decoding = resolve_decoder(report, path, item)
-    if decoding is None:
-        return None
-    if entry.needs.trace == "step_map":
-        # Rollouts from left to right edit nothing, whatever the section says.
-        left = {"editor"} if entry.needs.rollout == "ar" else set()
-        for field, allowed in unreplayable(decoding.config).items():
-            if field not in left:
-                message = f"{entry.name} replays its rollouts, which this decoder does not allow"
-                report.add((*path, field), message, given=shorten(getattr(decoding.config, field)), allowed=allowed)
-    honoured = [family_registry.get_family(name).decoder_fields for name in entry.families]
-    if None in honoured or not honoured:
-        return decoding
-    # The section serves all algorithms; what only other decoders know does not reach this one.
-    fields = frozenset().union(*(names for names in honoured if names is not None))
-    config = DecoderConfig(**{name: getattr(decoding.config, name) for name in fields})
-    return Decoding(config, given=tuple(name for name in decoding.given if name in fields))

@@ -8,8 +8,6 @@ schedulers, selectors, proposals and draws. A row depends on its prompt and seed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any
 
 import torch
 from dare_bench.dare.decoding import request, schedulers, selectors
@@ -20,26 +18,9 @@ from dare_bench.dare.decoding.predict import Predictor, Proposal
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.randomness import stream_seed
 from dare_bench.dare.training.canvases import Canvas, Guess, empty, records
+from dare_bench.dare.training.denoise_settings import problems
 from dare_bench.kernels import commit
 from torch import Tensor
-
-#: Selectors that commit as many as the scheduler asks for: a state is then known by the number of its step.
-SELECTORS = ("entropy", "low_confidence", "maskgit_plus", "random", "sequential", "topk_margin")
-#: Those whose measure of a token stays comparable from step to step.
-MEASURED = ("entropy", "low_confidence", "topk_margin")
-SCHEDULERS = ("cosine", "linear", "quota")
-#: Fields that count, and those that only the engine has a use for at the values listed.
-HONOURED = (
-    "name", "selector", "selector_options", "scheduler", "scheduler_options", "steps_per_block", "gen_length",
-    "block_length", "temperature",
-)  # fmt: skip
-_ALLOWED: dict[str, tuple[Any, ...]] = {
-    "selector": SELECTORS,
-    "scheduler": SCHEDULERS,
-    "cache": ("auto", "none"),
-    "early_stop": (True, "block", False),
-}
-
 
 OnStep = Callable[[int, Guess], None]
 
@@ -54,18 +35,12 @@ def check(decoder: DecoderConfig, *, remask: bool = False) -> None:
     Raises:
         ValueError: naming the field, its value and what is allowed.
     """
-    default = DecoderConfig()
-    allowed = {**_ALLOWED, **({"selector": MEASURED} if remask else {})}
-    for field in fields(decoder):
-        value = getattr(decoder, field.name)
-        fits = allowed.get(field.name, (getattr(default, field.name),))
-        if field.name in HONOURED and field.name not in allowed:
-            continue
-        if value not in fits:
-            listed = ", ".join(repr(choice) for choice in fits)
-            why = "remasking compares confidences of several steps" if remask and field.name == "selector" else (
-                "this rollout denoises whole canvases in a fixed number of steps")  # fmt: skip
-            raise ValueError(f"decoder.{field.name}: {value!r}; allowed here: {listed} ({why})")
+    for field, fits in problems(decoder, remask=remask).items():
+        listed = ", ".join(map(repr, fits))
+        why = "this rollout denoises whole canvases in a fixed number of steps"
+        if remask and field == "selector":
+            why = "remasking compares confidences of several steps"
+        raise ValueError(f"decoder.{field}: {getattr(decoder, field)!r}; allowed here: {listed} ({why})")
 
 
 class Denoiser:
@@ -73,7 +48,7 @@ class Denoiser:
 
     Args:
         lm: model in evaluation mode, full attention.
-        decoder: `HONOURED` fields count, see `check`; `gen_length` must be set.
+        decoder: `denoise_settings.HONOURED` fields count, see `check`; `gen_length` must be set.
         remask: running-confidence remasking: a step proposes tokens for all masks of the block, every place keeps the
             highest measure it has had, and the places with the lowest are masked (again), as many as the schedule says.
         everywhere: guess at every masked place, in later blocks too; else in the block of the step alone.
@@ -130,7 +105,7 @@ class Denoiser:
         """Empty canvases behind prompts, padded at the right to the longest."""
         return empty(self.lm, prompts, self.gen_length)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def run(self, canvas: Canvas, seeds: Sequence[int], begin: int, end: int, on_step: OnStep | None = None) -> Canvas:
         """Take rows through steps begin ... end - 1.
 

@@ -232,3 +232,23 @@ def test_rollouts_that_cannot_be_replayed(algorithm: str, good: str, invoke: Any
         assert f"{algorithm} replays its rollouts" in answer.err
         assert "given:   'fill'" in answer.err
         assert "allowed: true, block, now, false" in answer.err
+
+
+def test_an_algorithm_may_have_a_rollout_decoder_of_its_own(good: str, invoke: Any, in_tmp: Path) -> None:
+    shared = good.replace("tiny-sdar", "tiny-llada").replace(
+        "steps: 4", "steps: 4\n  decoder: {selector: {threshold: 0.9}}"
+    )
+    Path("bad.yaml").write_text(shared.replace("name: sft, lr: 5e-4", "name: mdpo"), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert answer.code == 2
+    assert "train.decoder.selector: rollouts of mdpo denoise whole canvases" in answer.err
+    assert "or a decoder of its own: {name: mdpo, decoder: {...}}" in answer.err
+    own = shared.replace("name: sft, lr: 5e-4", "name: mdpo, decoder: {selector: entropy, steps_per_block: 4}")
+    Path("good.yaml").write_text(own, encoding="utf-8")
+    assert invoke("plan", "good.yaml").code == 0
+    Path("bad.yaml").write_text(own.replace("selector: entropy", "cache: dual"), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert "algorithms[1].decoder.cache: rollouts of mdpo" in answer.err
+    assert "given:   'dual'" in answer.err
+    Path("bad.yaml").write_text(shared.replace("lr: 5e-4", "lr: 5e-4, decoder: {temperature: 1}"), encoding="utf-8")
+    assert "algorithms[1].decoder: sft samples no responses" in invoke("plan", "bad.yaml").err
