@@ -12,6 +12,7 @@ import dataclasses
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -69,15 +70,11 @@ class Toy:
 
     Attributes:
         task: what is learned.
-        lr: of AdamW.
-        steps: rollouts, or optimiser steps without them.
-        inner: optimiser steps per rollout.
+        lr, steps, inner: of AdamW; rollouts, or optimiser steps without them; optimiser steps per rollout.
         options: of the algorithm; names it does not have are left out.
         bound: what the mean of the last rewards must reach, per seed (`copy`) or over seeds (`count`).
         head, tail: points that the first and the last mean are taken over.
-        block: 0 = full attention.
-        shift: see `ToyLM`.
-        group: responses per prompt.
+        block, shift, group: 0 = full attention; see `ToyLM`; responses per prompt.
     """
 
     task: Task = COUNT
@@ -107,7 +104,7 @@ TOYS: dict[str, Toy] = {
     "dpo": Toy(COPY, 3e-4, 100, options={"draws": 4, "beta": 0.2, "shared_noise": False}),
     "d1": _copy(0.3, options={"prompt_mask": 0.0}),
     "coupled_grpo": _copy(0.5),
-    "mdpo": _copy(0.35, options={"steps_kept": 2, "kept_steps": 2, "steps": 2, "temperature": 1.0}),
+    "mdpo": _copy(0.35, options={"kept_steps": 2}),
     "cj_grpo": _copy(0.4),
     "spg": Toy(lr=2e-3, options={"draws": 2}),
     "wd1": Toy(lr=2e-3, options={"draws": 1}),
@@ -120,7 +117,13 @@ TOYS: dict[str, Toy] = {
     "bgpo, blocks": Toy(lr=5e-3, options={"draws": 4}, block=3),
     "espo, blocks": Toy(lr=5e-3, inner=2, steps=120, options={"draws": 2}, block=3),
     "unigrpo": Toy(lr=2e-3, inner=2, options={"draws": 1}),
-    "dtreerpo": Toy(lr=2e-3, inner=2, steps=100, options={"eps_low": 0.4, "lambda_max": 0.0}, group=9),
+    "dtreerpo": Toy(
+        lr=2e-3,
+        inner=2,
+        steps=100,
+        options={"eps_low": 0.4, "lambda_max": 0.0, "root_branches": 3, "branches": 3},
+        group=9,
+    ),
 }
 
 
@@ -211,7 +214,7 @@ def run(name: str, seed: int, *, control: bool = False) -> Outcome:
         batch = sampler.batch(algorithm.needs, task.draw(generator), toy.group, task.grade, f"{step}")
         rewards.append(float(batch.rewards.mean()))
         learner.cycle(batch, step)
-    return Outcome(_mean(rewards[: toy.head]), _mean(rewards[-toy.tail :]))
+    return Outcome(fmean(rewards[: toy.head]), fmean(rewards[-toy.tail :]))
 
 
 class Learner:
@@ -253,7 +256,7 @@ def _supervised(learner: Learner, generator: torch.Generator) -> Outcome:
         ids = torch.cat([prompts, task.target(prompts)], 1)
         losses.append(learner.cycle(batch_of(lm, ids, task.prompt, 1, f"{step}"), step)["loss"])
     after = accuracy(lm, toy, generator)
-    return Outcome(_mean(losses[: toy.head]), _mean(losses[-toy.tail :]), {"before": before, "accuracy": after})
+    return Outcome(fmean(losses[: toy.head]), fmean(losses[-toy.tail :]), {"before": before, "accuracy": after})
 
 
 def _preferences(learner: Learner, generator: torch.Generator) -> Outcome:
@@ -283,7 +286,7 @@ def _preferences(learner: Learner, generator: torch.Generator) -> Outcome:
     _, metrics = judge.loss(new, None, ref, rows, judge.advantages(held), context)
     values = {"initial": losses[0], "before": before, "accuracy": accuracy(lm, toy, generator)}
     values |= {f"held-out {key}": metrics[key] for key in ("accuracy", "margin")}
-    return Outcome(_mean(losses[: toy.head]), _mean(losses[-toy.tail :]), values)
+    return Outcome(fmean(losses[: toy.head]), fmean(losses[-toy.tail :]), values)
 
 
 def accuracy(lm: ToyLM, toy: Toy, generator: torch.Generator) -> float:
@@ -294,7 +297,3 @@ def accuracy(lm: ToyLM, toy: Toy, generator: torch.Generator) -> float:
     prompts = torch.randint(0, task.vocabulary, (64, task.prompt), generator=generator)
     ids = sampler.advance(sampler.start(prompts), 0, len(sampler.plan)).ids
     return float(task.grade(ids[:, : task.prompt], ids[:, task.prompt :]).mean())
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
