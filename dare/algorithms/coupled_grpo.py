@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
-from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
+from dare_bench.dare.algorithms.options import TokenOptions, check_range
 from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
@@ -27,14 +27,13 @@ else:
 
 
 @dataclass(frozen=True)
-class CoupledConfig(ClipOptions):
+class CoupledConfig(TokenOptions):
     """Options of `coupled_grpo`, beside those of every clipped policy gradient.
 
     Attributes:
         eps_low: wide, because the surrogate weighs log-probabilities by up to 1 / t: its ratio exaggerates.
         t_low, t_high: range of the masking probability, one draw per batch, inner iteration and pair.
         pairs: complementary pairs of masks beside the full mask (the paper's lambda).
-        aggregation: ``token-mean`` or ``seq-mean-token-mean``.
     """
 
     group_size: int = 10
@@ -43,12 +42,10 @@ class CoupledConfig(ClipOptions):
     t_low: float = 0.2
     t_high: float = 0.8
     pairs: int = 1
-    aggregation: str = "token-mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, {"pairs": (0, float("inf"))})
-        check_choice(self, {"aggregation": ("token-mean", "seq-mean-token-mean")})
         if not 0 < self.t_low <= self.t_high < 1:
             raise ValueError(
                 f"t_low: {self.t_low!r} with t_high {self.t_high!r}; allowed: 0 < t_low <= t_high < 1, so that both "

@@ -7,35 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
-from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens
+from dare_bench.dare.algorithms.options import TokenOptions, check_range
+from dare_bench.dare.algorithms.policy import TokenPolicy
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
     from dare_bench.dare.algorithms import objectives, surrogates
-    from torch import Tensor
 else:
     objectives = lazy_import("dare_bench.dare.algorithms.objectives")
     surrogates = lazy_import("dare_bench.dare.algorithms.surrogates")
 
 
 @dataclass(frozen=True)
-class D1Config(ClipOptions):
+class D1Config(TokenOptions):
     """Options of `d1`, beside those of every clipped policy gradient.
 
     Attributes:
         prompt_mask: probability with which a prompt token is masked in the surrogate.
-        aggregation: ``token-mean`` (all published numbers) or ``seq-mean-token-mean`` (paper's formula).
     """
 
     prompt_mask: float = 0.15
-    aggregation: str = "token-mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, {"prompt_mask": (0, 1)})
-        check_choice(self, {"aggregation": ("token-mean", "seq-mean-token-mean")})
 
 
 @register(
@@ -56,7 +52,7 @@ class D1Config(ClipOptions):
         "dare": {"lr": 5e-7, "betas": (0.9, 0.999), "weight_decay": 0.01, "grad_clip": 1.0, "batch_size": 16},
     },
 )  # fmt: skip
-class D1(GroupPolicy):
+class D1(TokenPolicy):
     """Diffu-GRPO: token-level clipped policy gradient on the fully masked completion (block families: fully masked blocks).
 
     Under full attention the whole completion is masked. On block families every block is fully masked given the clean
@@ -79,18 +75,3 @@ class D1(GroupPolicy):
         """One row per response: completion fully masked, each prompt token masked with probability `prompt_mask`."""
         mask = self.config.prompt_mask
         return [surrogates.masked_completion(batch, context, self.counted(batch), prompt_mask=mask)]
-
-    def loss(
-        self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Clipped surrogate per token + beta x KL, reduced over counted tokens."""
-        per_token, metrics = clipped_tokens(
-            new[..., 0],
-            None if old is None else old[..., 0],
-            None if ref is None else ref[..., 0],
-            rows.mask,
-            advantages[rows.owner],
-            self.config,
-        )
-        loss = objectives.aggregate(per_token, rows.mask, self.config.aggregation)
-        return loss, metrics | {"loss": float(loss.detach())}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows, Steps
 from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens
+from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_rows
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
@@ -153,14 +153,7 @@ class MDPO(GroupPolicy):
         assert context.batch is not None, "the weight of a step needs the batch"
         scale = self.scale(context.batch, rows.owner.cpu(), rows.draw.cpu()).to(new.device)
         # Clipping is linear in the advantage: scaled advantages leave the KL as it is.
-        per_token, metrics = clipped_tokens(
-            new[..., 0],
-            None if old is None else old[..., 0],
-            None if ref is None else ref[..., 0],
-            rows.mask,
-            advantages[rows.owner, rows.draw] * scale,
-            self.config,
-        )
+        per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner, rows.draw] * scale, self.config)
         loss = trajectories.weighted_sum(per_token, rows)
         return loss, metrics | {"loss": float(loss.detach())}
 

@@ -99,3 +99,18 @@ class ClipOptions(GroupOptions):
             self, {"eps_low": (0, 1), "eps_high": (0, infinite), "dual_clip": (1, infinite), "beta": (0, infinite)}
         )
         check_choice(self, {"kl": KLS})
+
+
+@dataclass(frozen=True)
+class TokenOptions(ClipOptions):
+    """Options of clipped policy gradients whose ratio is that of a token.
+
+    Attributes:
+        aggregation: ``token-mean`` over all counted tokens, or ``seq-mean-token-mean``: of each response, then responses.
+    """
+
+    aggregation: str = "token-mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, {"aggregation": ("token-mean", "seq-mean-token-mean")})

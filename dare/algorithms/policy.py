@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dare_bench.dare.algorithms.base import Batch, Needs
+from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -46,6 +46,26 @@ class GroupPolicy:
     def counted(self, batch: Batch) -> Tensor:
         """Response positions that count, bool [B, S]."""
         return batch.counted if self.config.counted == "eos" else batch.response
+
+
+class TokenPolicy(GroupPolicy):
+    """Base: one row per response and a ratio per token; `Config` is a dataclass over `TokenOptions`."""
+
+    def loss(
+        self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Clipped surrogate of each scored token + beta x KL, reduced as the options say."""
+        per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner], self.config)
+        loss = objectives.aggregate(per_token, rows.mask, self.config.aggregation)
+        return loss, metrics | {"loss": float(loss.detach())}
+
+
+def clipped_rows(
+    new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantage: Tensor, options: ClipOptions
+) -> tuple[Tensor, dict[str, float]]:
+    """`clipped_tokens` of rows with one candidate: log-probabilities [N, S, 1], advantages of the rows."""
+    before, reference = (None if scores is None else scores[..., 0] for scores in (old, ref))
+    return clipped_tokens(new[..., 0], before, reference, rows.mask, advantage, options)
 
 
 def clipped_tokens(

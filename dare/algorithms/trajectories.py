@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from dare_bench.dare.algorithms.base import Batch, Rows
 from dare_bench.dare.algorithms.options import ClipOptions
-from dare_bench.dare.algorithms.policy import clipped_tokens
+from dare_bench.dare.algorithms.policy import clipped_rows
 from dare_bench.dare.diffusion import block, corruption
 from torch import Tensor
 
@@ -208,14 +208,7 @@ def clipped_sum(
         advantages: [B].
         options: clip, KL.
     """
-    per_token, metrics = clipped_tokens(
-        new[..., 0],
-        None if old is None else old[..., 0],
-        None if ref is None else ref[..., 0],
-        rows.mask,
-        advantages[rows.owner],
-        options,
-    )
+    per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner], options)
     loss = weighted_sum(per_token, rows)
     return loss, metrics | {"loss": float(loss.detach())}
 

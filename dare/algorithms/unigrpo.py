@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
-from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens
+from dare_bench.dare.algorithms.options import TokenOptions, check_range
+from dare_bench.dare.algorithms.policy import TokenPolicy
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 from dare_bench.dare.randomness import uniform
@@ -27,12 +27,11 @@ else:
 
 
 @dataclass(frozen=True)
-class UniGRPOConfig(ClipOptions):
+class UniGRPOConfig(TokenOptions):
     """Options of `unigrpo`, beside those of every clipped policy gradient.
 
     Attributes:
         timesteps: levels of the mask ratio (T); the ratio of an inner iteration is t / T.
-        aggregation: ``seq-mean-token-mean`` (the paper's formula) or ``token-mean``.
     """
 
     inner_iterations: int = 4
@@ -44,7 +43,6 @@ class UniGRPOConfig(ClipOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, {"timesteps": (1, float("inf"))})
-        check_choice(self, {"aggregation": ("seq-mean-token-mean", "token-mean")})
 
 
 @register(
@@ -55,7 +53,7 @@ class UniGRPOConfig(ClipOptions):
     presets={"paper": {"advantage": "std", "aggregation": "seq-mean-token-mean"}},
     train_presets={"paper": {"lr": 5e-5, "schedule": "cosine"}},
 )
-class UniGRPO(GroupPolicy):
+class UniGRPO(TokenPolicy):
     """UniGRPO: tokens scored under masks whose ratio runs from a random start to 1 over the inner iterations.
 
     A rollout batch draws a start t_1; inner iteration n masks the share t_n / T of every response, with fresh positions and
@@ -92,21 +90,6 @@ class UniGRPO(GroupPolicy):
         # Integers, rounded half up: a share of exactly 1 masks everything.
         count = (2 * total * t + self.config.timesteps).div(2 * self.config.timesteps, rounding_mode="floor")
         return estimators.mask_of_count(seeds, torch.minimum(count.clamp(min=at_least), total), allowed)
-
-    def loss(
-        self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Clipped surrogate of each masked token + beta x KL, averaged over a response's masked tokens, then responses."""
-        per_token, metrics = clipped_tokens(
-            new[..., 0],
-            None if old is None else old[..., 0],
-            None if ref is None else ref[..., 0],
-            rows.mask,
-            advantages[rows.owner],
-            self.config,
-        )
-        loss = objectives.aggregate(per_token, rows.mask, self.config.aggregation)
-        return loss, metrics | {"loss": float(loss.detach())}
 
 
 def schedule(start: float, timesteps: int, iterations: int) -> list[int]:
