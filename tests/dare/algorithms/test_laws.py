@@ -275,6 +275,7 @@ def weights_of(lm: Any) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "family"), CASES)
 def test_replayed_gradient_is_the_direct_one(setting, tiny, entry, family):
     found, lm = setting(entry, family, batch={"equal": True}), tiny(family)
@@ -345,6 +346,7 @@ def peaks(found: Setting, lm: Any, counts: Iterator[int]) -> list[int]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "family"), [case for case in CASES if draws_field(case.values[0])])
 def test_memory_does_not_grow_with_the_draws(setting, tiny, entry, family):
     """32 draws need at most 1.2 times what the fewest that the algorithm accepts need (1, or 2)."""
