@@ -22,7 +22,7 @@ GROUP = 4
 #: Options under which a law is meant: with no divergence and no auxiliary term, advantages of zero leave nothing.
 PLAIN: dict[str, dict[str, Any]] = {"dtreerpo": {"lambda_max": 0.0}}
 #: Names of the option that sets Monte-Carlo draws per response.
-DRAWS = ("draws", "num_draws", "mc_draws", "samples", "mc_samples")
+DRAWS = ("draws", "pairs", "num_draws", "mc_draws", "samples", "mc_samples")
 FIELDS = ("ids", "targets", "mask", "weight", "owner", "draw", "position_ids", "real", "context", "context_real")
 
 ENTRIES = [
