@@ -92,12 +92,13 @@ def training_cost(sources: Sequence[RunSource]) -> TrainingCost | None:
         value = (row.totals or {}).get(name)
         return float(value) if isinstance(value, int | float) else None
 
-    hours = [total(t, "device_hours") for t in finished]
-    walls = [None if t.wall_s is None else t.wall_s / 3600 * (total(t, "devices") or 1) for t in finished]
+    # Counted as training goes, times the processes; a continued run holds what its earlier attempts counted.
+    counted = [total(t, "device_wall_s") for t in finished]
+    seconds = [held if held is not None else t.wall_s for held, t in zip(counted, finished, strict=True)]
     return TrainingCost(
         tokens=mean([total(t, "train_tokens") for t in finished]),
         rollout_tokens=mean([total(t, "rollout_tokens") for t in finished]),
-        device_hours=mean([h if h is not None else w for h, w in zip(hours, walls, strict=True)]),
+        device_hours=mean([None if each is None else each / 3600 for each in seconds]),
         runs=len(finished),
     )
 

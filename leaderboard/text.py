@@ -11,7 +11,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 _NAMES = ("model", "algorithm", "decoder", "benchmark")
-_LEGEND = "▲ better ▼ worse after Holm at 0.05, ~ not established; ± is half of a 95 % interval"
+_LEGEND = (
+    "▲ better ▼ worse after Holm at 0.05, ~ not established; ± is half of a 95 % interval; trained on: training tokens "
+    "+ tokens sampled for it"
+)
 _MARKS = {"better": ("▲", "green"), "worse": ("▼", "red"), "undecided": ("~", "dim"), "": ("", "")}
 
 
@@ -47,7 +50,7 @@ def table(store: Transactions, suite: str | None = None) -> RichTable:
             kept.append(i)
             shown.add_column(name, overflow="fold")
     shown.title = Text(" · ".join(titles))
-    for name in ("accuracy %", "any form", "n", "seeds", "Δ base, pp", "NFE", "TPF", "tok/s"):
+    for name in ("accuracy %", "any form", "n", "seeds", "Δ base, pp", "NFE", "TPF", "tok/s", "trained on"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("notes", overflow="fold")
     before = None
@@ -70,7 +73,7 @@ def _numbers(row: LeaderRow, entry: Entry) -> list[Text]:
     if entry.accuracy is None or entry.interval is None:
         reason = entry.runs[0].reason
         middle = [Text(entry.state, style="red" if entry.state in ("failed", "incomplete") else "yellow"), *_dashes(3)]
-        return [*middle, *_dashes(4), Text(_plain(reason))]
+        return [*middle, *_dashes(5), Text(_plain(reason))]
     mark, style = _MARKS[entry.verdict]
     delta = "–" if entry.delta is None else f"{mark} {points(entry.delta)} (p {p_value(entry.p_holm)})"
     fixed = all(run.is_fixed for run in entry.runs)
@@ -89,8 +92,17 @@ def _numbers(row: LeaderRow, entry: Entry) -> list[Text]:
         Text("–" if cost is None else f"{cost.nfe_mean:.1f}"),
         Text("–" if cost is None or cost.tpf is None else f"{cost.tpf:.2f}"),
         Text("–" if cost is None else quantity(cost.tps)),
+        Text(_trained(row)),
         Text(_plain(", ".join(notes))),
     ]
+
+
+def _trained(row: LeaderRow) -> str:
+    """Tokens forwarded in training, and tokens sampled for it."""
+    cost = row.training
+    if cost is None or cost.tokens is None:
+        return "–"
+    return quantity(cost.tokens) + (f" + {quantity(cost.rollout_tokens)}" if cost.rollout_tokens else "")
 
 
 def _dashes(count: int) -> list[Text]:
