@@ -68,7 +68,8 @@ class Stepper:
         passes = int(getattr(getattr(self.algorithm, "config", None), "inner_iterations", inner))
         contexts = [Context(self.seed, cycle, self.config.steps, j, passes, batch) for j in range(inner)]
         with self.accelerator.autocast():
-            old = [self._old(batch, context) if needs.old and inner > 1 else None for context in contexts]
+            # The first pass has the weights that rolled out: there old is what the policy gives, its ratio is 1.
+            old = [self._old(batch, context) if needs.old and context.inner else None for context in contexts]
             ref = [self._ref(batch, context) if needs.ref != "none" else None for context in contexts]
         for j, context in enumerate(contexts):
             close = closing if j == inner - 1 else None

@@ -175,8 +175,8 @@ class TestTotals:
         assert totals["rollout_tokens"] == 2 * 4 * 8  # rollouts x group x tokens
         assert totals["rollout_nfe"] == 2 * 4 * 4  # two blocks of two steps each
         assert totals["train_tokens"] == 4 * 4 * 11  # updates x rows x (prompt + gen_length)
-        # Old and reference policies only score: 2 N per token each.
-        assert totals["train_flops"] == (6 + 2 + 2) * lm.dims.parameters * 4 * 4 * 11
+        # Old and reference policies only score: 2 N per token each. Old is known without scoring in the first pass of two.
+        assert totals["train_flops"] == ((6 + 2) * 4 + 2 * 2) * lm.dims.parameters * 4 * 11
         assert totals["rollout_flops"] > 0
         assert totals["train_wall_s"] > 0
 
