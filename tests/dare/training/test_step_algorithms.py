@@ -137,6 +137,7 @@ def test_weights_move(tiny, run, examples, family, algorithm):
     assert done.points[1]["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert done.points[1]["clip_fraction"] == 0.0
     assert done.points[1]["grad_norm"] > 0
+    assert (done.points[2]["ratio_mean"] == pytest.approx(1.0, abs=1e-6)) == (algorithm.config.inner_iterations == 1)
     assert not torch.equal(lm.head_weight, before)
 
 
