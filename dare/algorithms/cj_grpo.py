@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
 from dare_bench.dare.algorithms.options import ClipOptions, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy
+from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_sum
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
-    from dare_bench.dare.algorithms import trajectories
+    from dare_bench.dare.algorithms import step_weights, trajectories
     from torch import Tensor
 else:
+    step_weights = lazy_import("dare_bench.dare.algorithms.step_weights")
     trajectories = lazy_import("dare_bench.dare.algorithms.trajectories")
 
 
@@ -79,15 +80,15 @@ class CJGRPO(GroupPolicy):
         if batch.block_length:
             steps = trajectories.step_ranks(recorded, blocks, self.config.merge)
             targets = self.counted(batch) & (steps >= 0)
-            weight = trajectories.transition_weights(steps, blocks, targets)
+            weight = step_weights.transition_weights(steps, blocks, targets)
         else:
             steps = trajectories.merged_steps(recorded, blocks, self.config.merge)
             targets = self.counted(batch) & (steps >= 0)
-            weight = trajectories.balanced_weights(steps, targets)
+            weight = step_weights.balanced_weights(steps, targets)
         return trajectories.step_rows(batch, steps, targets, weight)
 
     def loss(
         self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
     ) -> tuple[Tensor, dict[str, float]]:
         """Clipped surrogate per token + beta x KL, weighted; the weights hold the means over tokens and steps."""
-        return trajectories.clipped_sum(new, old, ref, rows, advantages, self.config)
+        return clipped_sum(new, old, ref, rows, advantages, self.config)

@@ -16,8 +16,10 @@ from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
+    from dare_bench.dare.algorithms import distillation
     from torch import Tensor
 else:
+    distillation = lazy_import("dare_bench.dare.algorithms.distillation")
     torch = lazy_import("torch")
     objectives = lazy_import("dare_bench.dare.algorithms.objectives")
     trees = lazy_import("dare_bench.dare.algorithms.trees")
@@ -161,7 +163,7 @@ class DTreeRPO(GroupPolicy):
         loss = per_edge.sum() / edges.sum().clamp(min=1)
         weight, tau = self.schedule(context)
         if weight:
-            distilled = trees.distillation(new, rows.targets, active, advantage, tau)
+            distilled = distillation.distillation(new, rows.targets, active, advantage, tau)
             loss = loss + weight * distilled
             metrics["self_distillation"] = float(distilled.detach())
         return loss, metrics | {"loss": float(loss.detach())}

@@ -13,9 +13,10 @@ from dare_bench.dare.algorithms.sequence import SequenceOptions, SequencePolicy,
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
-    from dare_bench.dare.algorithms import estimators
+    from dare_bench.dare.algorithms import estimators, levels
     from torch import Tensor
 else:
+    levels = lazy_import("dare_bench.dare.algorithms.levels")
     estimators = lazy_import("dare_bench.dare.algorithms.estimators")
 
 
@@ -65,14 +66,14 @@ class GDPO(SequencePolicy):
     def rows(self, batch: Batch, context: Context) -> Iterable[Rows]:
         """One row per response, level and draw: each counted token masked with the level's probability."""
         counted = self.counted(batch)
-        levels = estimators.quadrature(self.config.levels, self.config.rule)[0].repeat_interleave(self.config.draws)
-        masks = estimators.level_masks(context, batch, counted, levels)
+        nodes = levels.quadrature(self.config.levels, self.config.rule)[0].repeat_interleave(self.config.draws)
+        masks = levels.level_masks(context, batch, counted, nodes)
         for draw, (masked, weight) in enumerate(masks):
             yield estimators.elbo_rows(batch, masked, weight, draw, counted)
 
     def draw_weights(self) -> Tensor:
         """Weights of the quadrature, shared by the draws of a level."""
-        weights = estimators.quadrature(self.config.levels, self.config.rule)[1]
+        weights = levels.quadrature(self.config.levels, self.config.rule)[1]
         return weights.repeat_interleave(self.config.draws) / self.config.draws
 
     def norm(self, lengths: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
 from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy
+from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_sum
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
@@ -125,4 +125,4 @@ class JustGRPO(GroupPolicy):
         self, new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, context: Context
     ) -> tuple[Tensor, dict[str, float]]:
         """Clipped surrogate per token (ratio 1 in the first pass) + beta x KL, weighted by the rows."""
-        return trajectories.clipped_sum(new, old, ref, rows, advantages, self.config)
+        return clipped_sum(new, old, ref, rows, advantages, self.config)

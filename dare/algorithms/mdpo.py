@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows, Steps
 from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_rows
+from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_rows, weighted_sum
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
     from dare_bench.dare.algorithms import advantages as group
-    from dare_bench.dare.algorithms import trajectories
     from dare_bench.dare.diffusion import block
     from torch import Tensor
 else:
     torch = lazy_import("torch")
     group = lazy_import("dare_bench.dare.algorithms.advantages")
-    trajectories = lazy_import("dare_bench.dare.algorithms.trajectories")
     block = lazy_import("dare_bench.dare.diffusion.block")
 
 #: Added to temperatures and counts by the published code.
@@ -154,7 +152,7 @@ class MDPO(GroupPolicy):
         scale = self.scale(context.batch, rows.owner.cpu(), rows.draw.cpu()).to(new.device)
         # Clipping is linear in the advantage: scaled advantages leave the KL as it is.
         per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner, rows.draw] * scale, self.config)
-        loss = trajectories.weighted_sum(per_token, rows)
+        loss = weighted_sum(per_token, rows)
         return loss, metrics | {"loss": float(loss.detach())}
 
 

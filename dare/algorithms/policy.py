@@ -68,6 +68,27 @@ def clipped_rows(
     return clipped_tokens(new[..., 0], before, reference, rows.mask, advantage, options)
 
 
+def weighted_sum(per_token: Tensor, rows: Rows) -> Tensor:
+    """Sum of the scored tokens' losses [N, S] times the rows' weights, in float64."""
+    return (torch.where(rows.mask, rows.weight, 0.0) * per_token).sum()
+
+
+def clipped_sum(
+    new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, options: ClipOptions
+) -> tuple[Tensor, dict[str, float]]:
+    """Clipped surrogate + beta x KL of rows whose weights hold every normaliser, with its metrics.
+
+    Args:
+        new, old, ref: [N, S, K].
+        rows: with their owners in the batch.
+        advantages: [B].
+        options: clip, KL.
+    """
+    per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner], options)
+    loss = weighted_sum(per_token, rows)
+    return loss, metrics | {"loss": float(loss.detach())}
+
+
 def clipped_tokens(
     logp: Tensor, old: Tensor | None, ref: Tensor | None, mask: Tensor, advantage: Tensor, options: ClipOptions
 ) -> tuple[Tensor, dict[str, float]]:

@@ -15,8 +15,9 @@ from dare_bench.dare.training.config import TrainConfig
 
 _REGISTRY: dict[str, list[AlgorithmEntry]] = {}
 _NOT_ALGORITHMS = {
-    "advantages", "base", "block_masks", "estimators", "objectives", "options", "policy", "preference", "registry", "rows",
-    "segment_masks", "sequence", "sft_corruption", "sft_options", "surrogates", "trajectories", "trees", "values",
+    "advantages", "base", "block_masks", "distillation", "estimators", "levels", "objectives", "options",
+    "policy", "preference", "registry", "rows", "segment_masks", "sequence", "sft_corruption", "sft_options",
+    "step_weights", "surrogates", "traces", "trajectories", "trees", "values",
 }  # fmt: skip
 
 #: (optimisation settings, the algorithm's own settings) -> what cannot be honoured, field -> what is allowed.

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from dare_bench.dare.algorithms.base import Batch, Context, Needs, Rows
 from dare_bench.dare.algorithms.options import ClipOptions, check_choice, check_range
-from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens
+from dare_bench.dare.algorithms.policy import GroupPolicy, clipped_tokens, weighted_sum
 from dare_bench.dare.algorithms.registry import register
 from dare_bench.dare.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
     from dare_bench.dare import randomness
-    from dare_bench.dare.algorithms import objectives, trajectories
+    from dare_bench.dare.algorithms import objectives, step_weights, trajectories
     from torch import Tensor
 else:
+    step_weights = lazy_import("dare_bench.dare.algorithms.step_weights")
     torch = lazy_import("torch")
     objectives = lazy_import("dare_bench.dare.algorithms.objectives")
     randomness = lazy_import("dare_bench.dare.randomness")
@@ -145,7 +146,7 @@ class TraceRL(GroupPolicy):
             count = max(len(trajectories.row_pairs(steps, targets)), 1)
             return targets.double() / (count * trajectories.longest_response(batch))
         owner = torch.arange(len(steps))[:, None]
-        return trajectories.balanced_weights(owner * (steps.max().clamp(min=0) + 1) + steps, targets)
+        return step_weights.balanced_weights(owner * (steps.max().clamp(min=0) + 1) + steps, targets)
 
     def _by_length(self, batch: Batch) -> bool:
         return self.config.reduction == "length" or (self.config.reduction == "published" and batch.block_length > 0)
@@ -170,5 +171,5 @@ class TraceRL(GroupPolicy):
         metrics["kl"] = float((divergence.detach() * rows.mask).sum() / rows.mask.sum().clamp(min=1))
         if self.config.reduction == "published" and rows.layout == "full":
             divergence = divergence * rows.mask.sum(1, keepdim=True)  # undoes the mean over a row's targets
-        loss = trajectories.weighted_sum(per_token + self.config.beta * divergence, rows)
+        loss = weighted_sum(per_token + self.config.beta * divergence, rows)
         return loss, metrics | {"loss": float(loss.detach())}

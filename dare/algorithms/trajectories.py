@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import torch
 from dare_bench.dare.algorithms.base import Batch, Rows
-from dare_bench.dare.algorithms.options import ClipOptions
-from dare_bench.dare.algorithms.policy import clipped_rows
+from dare_bench.dare.algorithms.step_weights import joint
 from dare_bench.dare.diffusion import block, corruption
 from torch import Tensor
 
@@ -70,8 +69,8 @@ def step_ranks(steps: Tensor, segments: Tensor | None = None, size: int = 1) -> 
     out = torch.full_like(steps, -1)
     if not len(row):
         return out
-    head = row if segments is None else _joint(row, segments[row, column])
-    (keys, inverse), count = _joint(head, steps[row, column]).unique(return_inverse=True), int(steps.max()) + 1
+    head = row if segments is None else joint(row, segments[row, column])
+    (keys, inverse), count = joint(head, steps[row, column]).unique(return_inverse=True), int(steps.max()) + 1
     place, segment = torch.arange(len(keys)), keys // count
     starts = torch.ones_like(place, dtype=torch.bool)
     starts[1:] = segment[1:] != segment[:-1]
@@ -116,45 +115,6 @@ def row_pairs(steps: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([keys // len(steps), keys % len(steps)], 1)
 
 
-def balanced_weights(groups: Tensor, counted: Tensor, owners: Tensor | None = None) -> Tensor:
-    """Weights in which every owner counts alike, in it every group, and in that every token. They sum to 1.
-
-    Args:
-        groups: int64 [B, S], non-negative where counted; equal numbers of unlike owners are unlike groups.
-        counted: bool [B, S], tokens that have a weight.
-        owners: int64 [B, S], non-negative; default one owner of all groups.
-
-    Returns:
-        float64 [B, S]: 1 / (owners x groups of the owner x tokens of the group), 0 where not counted.
-    """
-    group = groups[counted]
-    owner = torch.zeros_like(group) if owners is None else owners[counted]
-    out = torch.zeros(groups.shape, dtype=torch.float64)
-    if len(group):
-        keys, inverse, tokens = _joint(owner, group).unique(return_inverse=True, return_counts=True)
-        own, of, parts = (keys // (group.max() + 1)).unique(return_inverse=True, return_counts=True)
-        out[counted] = (1.0 / (len(own) * parts[of] * tokens).double())[inverse]
-    return out
-
-
-def transition_weights(local: Tensor, blocks: Tensor, counted: Tensor) -> Tensor:
-    """Block-parallel weights: every response counts alike, in it every (block, local step), in that every token.
-
-    Args:
-        local: int64 [B, S], steps numbered within blocks.
-        blocks: int64 [B, S].
-        counted: bool [B, S].
-
-    Returns:
-        float64 [B, S]; those of a response sum to 1 / (responses with a counted token).
-
-    Source:
-        yjyddq/DARE `compute_cj_block_step_token_weights`.
-    """
-    owners = torch.arange(len(local))[:, None].expand(local.shape)
-    return balanced_weights(blocks * (local.max().clamp(min=0) + 1) + local, counted, owners)
-
-
 def step_rows(
     batch: Batch, steps: Tensor, targets: Tensor, weight: Tensor, *, rows_per_part: int = 256, temperature: float = 1.0
 ) -> Iterator[Rows]:
@@ -190,32 +150,6 @@ def step_rows(
 def longest_response(batch: Batch) -> int:
     """Length of the longest response canvas of a batch; under full attention that of all."""
     return max(int((batch.lengths - batch.prompt_lengths).max()), 1)
-
-
-def weighted_sum(per_token: Tensor, rows: Rows) -> Tensor:
-    """Sum of the scored tokens' losses [N, S] times the rows' weights, in float64."""
-    return (torch.where(rows.mask, rows.weight, 0.0) * per_token).sum()
-
-
-def clipped_sum(
-    new: Tensor, old: Tensor | None, ref: Tensor | None, rows: Rows, advantages: Tensor, options: ClipOptions
-) -> tuple[Tensor, dict[str, float]]:
-    """Clipped surrogate + beta x KL of rows whose weights hold every normaliser, with its metrics.
-
-    Args:
-        new, old, ref: [N, S, K].
-        rows: with their owners in the batch.
-        advantages: [B].
-        options: clip, KL.
-    """
-    per_token, metrics = clipped_rows(new, old, ref, rows, advantages[rows.owner], options)
-    loss = weighted_sum(per_token, rows)
-    return loss, metrics | {"loss": float(loss.detach())}
-
-
-def _joint(first: Tensor, second: Tensor) -> Tensor:
-    """One number for each pair of non-negative ones, ordered by the first, then by the second."""
-    return first * (second.max() + 1) + second
 
 
 def _picked(batch: Batch, owner: Tensor) -> Batch:

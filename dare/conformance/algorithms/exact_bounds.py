@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from dare_bench.dare.algorithms import estimators
+from dare_bench.dare.algorithms import levels as noise_levels
 from dare_bench.dare.conformance.algorithms import _elbo, _upper_bound
 from dare_bench.dare.conformance.fixture import Compared, Fixture
 from dare_bench.dare.diffusion.block import concatenate
@@ -85,7 +86,7 @@ def estimates(table: Table) -> dict[str, Tensor]:
         "espo": (zero / (same_count * (table.tokens + 1))).sum(),
         "espo_coupled": (coupled / (same_count * (table.tokens + 1))).sum(),
     }
-    levels, weights = estimators.quadrature((table.tokens + 1) // 2)
+    levels, weights = noise_levels.quadrature((table.tokens + 1) // 2)
     chances = levels[:, None] ** counts * (1 - levels[:, None]) ** (total - counts)
     by_level = (chances * sums(torch.ones(len(masks), 1, dtype=torch.float64))).sum(1) / levels
     found["quadrature"] = estimators.combine(by_level[None], weights)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from dare_bench.dare.algorithms import registry, trajectories
+from dare_bench.dare.algorithms import policy, registry, trajectories
 from dare_bench.dare.algorithms.base import Context, Trace
 from dare_bench.dare.algorithms.cj_grpo import CJGRPO, CJGRPOConfig
 from dare_bench.dare.algorithms.d1 import D1, D1Config
@@ -71,7 +71,7 @@ class TestRows:
         count = int(ranks.max()) + 1
         values = torch.randn(len(rows), rows.ids.shape[1], generator=torch.Generator().manual_seed(1)).double()
         by_steps = sum(float(values[rows.draw == step][rows.mask[rows.draw == step]].mean()) for step in range(count))
-        assert float(trajectories.weighted_sum(values, rows)) == pytest.approx(by_steps / count)
+        assert float(policy.weighted_sum(values, rows)) == pytest.approx(by_steps / count)
 
     def test_steps_without_a_counted_token_are_no_steps(self, make_batch):
         batch = make_batch([2], [4], counted=[2], rewards=[1.0])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from dare_bench.dare.algorithms import registry, trees
+from dare_bench.dare.algorithms import distillation, registry, trees
 from dare_bench.dare.algorithms.base import Context, Needs
 from dare_bench.dare.algorithms.dtreerpo import DTreeRPO, DTreeRPOConfig
 from dare_bench.dare.algorithms.objectives import ppo_token_loss
@@ -121,7 +121,7 @@ class TestDistillation:
 
     def term(self, new, advantage=None, tau=0.7):
         given = self.advantage if advantage is None else advantage
-        return trees.distillation(new, self.targets, self.active, given, tau).item()
+        return distillation.distillation(new, self.targets, self.active, given, tau).item()
 
     def q(self, tau=0.7):
         weight = (self.advantage[0].double() / tau).softmax(0).tolist()
@@ -152,7 +152,7 @@ class TestDistillation:
 
     def test_a_cold_temperature_is_finite(self):
         new = torch.full((1, 2, 3), -50.0, dtype=torch.float64, requires_grad=True)
-        loss = trees.distillation(new, self.targets, self.active, self.advantage, 1e-6)
+        loss = distillation.distillation(new, self.targets, self.active, self.advantage, 1e-6)
         (gradient,) = torch.autograd.grad(loss, new)
         assert torch.isfinite(loss)
         assert torch.isfinite(gradient).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from dare_bench.dare.algorithms import estimators, segment_masks
+from dare_bench.dare.algorithms import levels as noise_levels
 from dare_bench.dare.algorithms.base import Context
 
 CONTEXT = Context(run_seed=11)
@@ -61,7 +62,7 @@ def test_uncounted_tokens_are_hidden_and_not_scored(make_batch):
 class TestQuadrature:
     @pytest.mark.parametrize("points", range(1, 9))
     def test_gauss_is_exact_for_polynomials(self, points):
-        levels, weights = estimators.quadrature(points)
+        levels, weights = noise_levels.quadrature(points)
         assert float(weights.sum()) == pytest.approx(1.0, abs=1e-13)
         assert ((levels > 0) & (levels < 1)).all() and (levels.diff() > 0).all()
         for degree in range(2 * points):
@@ -70,7 +71,7 @@ class TestQuadrature:
         assert beyond > 1e-12 or points > 5
 
     def test_midpoints(self):
-        levels, weights = estimators.quadrature(4, "midpoint")
+        levels, weights = noise_levels.quadrature(4, "midpoint")
         assert levels.tolist() == pytest.approx([0.125, 0.375, 0.625, 0.875])
         assert weights.tolist() == [0.25] * 4
 
@@ -79,17 +80,17 @@ class TestQuadrature:
     )
     def test_others_are_refused(self, points, kind, said):
         with pytest.raises(ValueError, match=said):
-            estimators.quadrature(points, kind)
+            noise_levels.quadrature(points, kind)
 
     def test_masks_at_its_levels_estimate_the_elbo(self, make_batch):
         """Two levels are exact for four tokens; several masks at a level are as many draws with a share of its weight."""
         count, tokens = 4000, 4
         batch = make_batch([1] * count, [tokens] * count)
         table = torch.randn(2**tokens, tokens, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 2
-        levels, weights = estimators.quadrature(2)
+        levels, weights = noise_levels.quadrature(2)
         levels, weights = levels.repeat_interleave(3), weights.repeat_interleave(3) / 3
         values = []
-        for masked, weight in estimators.level_masks(CONTEXT, batch, batch.counted, levels):
+        for masked, weight in noise_levels.level_masks(CONTEXT, batch, batch.counted, levels):
             assert not (masked & ~batch.counted).any()
             values.append(weight[:, 0] * looked_up(table, masked[:, 1:]))
         found = estimators.combine(torch.stack(values, 1), weights)

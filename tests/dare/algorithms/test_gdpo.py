@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from dare_bench.dare.algorithms import estimators
+from dare_bench.dare.algorithms import levels as noise_levels
 from dare_bench.dare.algorithms.base import Context
 from dare_bench.dare.algorithms.gdpo import GDPO, GDPOConfig
 from dare_bench.dare.diffusion.block import concatenate
@@ -67,7 +68,7 @@ def test_fixed_levels_scatter_less_than_drawn_ones(make_batch):
         levels = uniform([seed], 3)[0]
         parts = [
             estimators.elbo_rows(batch, masked, weight, draw, batch.counted)
-            for draw, (masked, weight) in enumerate(estimators.level_masks(context, batch, batch.counted, levels))
+            for draw, (masked, weight) in enumerate(noise_levels.level_masks(context, batch, batch.counted, levels))
         ]
         rows = concatenate(parts)
         drawn.append(estimators.combine(estimators.sum_by_draw(toy_logps(rows), rows, 1, 3)))

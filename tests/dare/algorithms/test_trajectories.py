@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from dare_bench.dare.algorithms import trajectories
+from dare_bench.dare.algorithms import step_weights, trajectories
 from dare_bench.dare.algorithms.base import Trace
 from dare_bench.dare.decoding.trajectory import states
 from dare_bench.dare.diffusion.block import concatenate
@@ -75,7 +75,7 @@ def test_merging_by_example():
 @given(steps_of(), st.lists(st.booleans(), min_size=24, max_size=24))
 def test_weights_are_balanced(steps, kept):
     counted = torch.tensor(kept).view(3, 8) & (steps >= 0)
-    weight = trajectories.balanced_weights(steps, counted)
+    weight = step_weights.balanced_weights(steps, counted)
     groups = {int(step) for step in steps[counted]}
     for step in groups:
         own = counted & (steps == step)
@@ -86,7 +86,7 @@ def test_weights_are_balanced(steps, kept):
     assert float(weight.sum()) == pytest.approx(float(bool(groups)))
     blocks = (torch.arange(8) // 4).expand(3, 8)
     local = trajectories.step_ranks(steps, blocks)
-    weight = trajectories.transition_weights(local, blocks, counted)
+    weight = step_weights.transition_weights(local, blocks, counted)
     responses = int(counted.any(1).sum())
     for row in range(3):
         transitions = {(int(blocks[row, place]), int(local[row, place])) for place in counted[row].nonzero()[:, 0]}
@@ -104,10 +104,10 @@ def test_one_block_weighs_as_the_trajectory_of_each_response(steps, others):
     """Block-parallel weights with one block are those of the trajectory form, averaged over responses."""
     blocks = torch.zeros_like(steps)
     local, counted = trajectories.step_ranks(steps, blocks), steps >= 0
-    whole = trajectories.transition_weights(local, blocks, counted)
+    whole = step_weights.transition_weights(local, blocks, counted)
     responses = int(counted.any(1).sum())
     for row in range(3):
-        alone = trajectories.balanced_weights(local[row : row + 1], counted[row : row + 1])
+        alone = step_weights.balanced_weights(local[row : row + 1], counted[row : row + 1])
         torch.testing.assert_close(whole[row : row + 1] * responses, alone)
 
 
@@ -160,7 +160,7 @@ def test_parts_do_not_matter(make_batch, block_length, size):
     batch = traced(make_batch, block_length)
     steps = trajectories.step_ranks(batch.trace.step_map, trajectories.decoding_blocks(batch))
     targets = batch.response & (steps >= 0)
-    weight = trajectories.balanced_weights(steps, targets)
+    weight = step_weights.balanced_weights(steps, targets)
     whole = concatenate(list(trajectories.step_rows(batch, steps, targets, weight, rows_per_part=10**6)))
     parts = list(trajectories.step_rows(batch, steps, targets, weight, rows_per_part=size, temperature=0.5))
     assert all(len(part) <= size and part.temperature == 0.5 for part in parts)
