@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 #: Step maps hold the 0-based index of the forward (of this row, over its whole generation) that committed a token.
 #: -1: never committed; -2: set to the end token behind an earlier one (early_stop: fill), not chosen by the network.
+#: -3: a server decoded it and did not tell when.
 #: Later blocks of a row that stopped early are cut off, not filled. An edited token keeps the forward that unmasked it.
 STEP_CONVENTION = "row-forward-0"
-NEVER, FILLED = -1, -2
+NEVER, FILLED, UNKNOWN = -1, -2, -3
 
 
 @dataclass

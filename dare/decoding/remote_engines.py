@@ -199,6 +199,7 @@ def read_generate(item: Any, last: RemoteGeneration | None = None, *, partial: b
     if ids is None and last:
         ids = last.token_ids
     steps = meta.get("step_maps")
+    matched = reason.get("matched") if isinstance(reason, dict) else None
     made = meta.get("completion_tokens")
     return RemoteGeneration(
         text=text,
@@ -209,6 +210,7 @@ def read_generate(item: Any, last: RemoteGeneration | None = None, *, partial: b
         nfe=meta.get("nfe"),
         step_map=None if steps is None else [int(step) for step in steps],
         convention=None if steps is None else BLOCK_LOCAL,
+        stop_token=matched if isinstance(matched, int) else None,
     )
 
 

@@ -51,6 +51,7 @@ class RemoteGeneration:
         nfe: forwards; null when the server does not report them.
         step_map: null when the server does not report it.
         convention: meaning of `step_map`.
+        stop_token: id of the token that ended the answer; null when the server does not tell it.
         latency_s: from sending the request to its answer, retries and waiting on the server included. Prompts that
             travelled in one request share it.
     """
@@ -63,4 +64,5 @@ class RemoteGeneration:
     nfe: int | None = None
     step_map: list[int] | None = None
     convention: str | None = None
+    stop_token: int | None = None
     latency_s: float = 0.0

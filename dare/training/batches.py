@@ -15,7 +15,7 @@ from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import Encoded, collate, collate_pairs, encode
 from dare_bench.dare.training.mixture import Mixture
 from dare_bench.dare.training.progress import Run
-from dare_bench.dare.training.rollout import RewardFunction
+from dare_bench.dare.training.rollout import RewardFunction, Sampler
 from dare_bench.dare.training.rollout_kinds import kind_of
 from dare_bench.dare.training.world import ALONE, World
 
@@ -47,8 +47,10 @@ class Batches:
         reward_funcs: Sequence[RewardFunction],
         reward_weights: Sequence[float] | None,
         decoder: DecoderConfig | None,
+        sampler: Sampler | None = None,
     ) -> None:
-        """Set what rollouts need."""
+        """Set what rollouts need; a `sampler` makes them instead of the model in this process."""
+        self.sampler = sampler
         self.reward_funcs, self.reward_weights, self.decoder = reward_funcs, reward_weights, decoder
         if self.rolls and (not reward_funcs or decoder is None):
             raise ValueError(f"{self.algorithm.name} samples its own responses: it needs reward_funcs and a decoder")
@@ -86,6 +88,7 @@ class Batches:
             reward_funcs=self.reward_funcs,
             reward_weights=self.reward_weights,
             world=self.world,
+            **({} if self.sampler is None else {"sampler": self.sampler}),
         )
         run.add(rollout_tokens=rolled.tokens, rollout_nfe=rolled.nfe, rollout_flops=rolled.flops)
         return rolled.batch, rolled.metrics

@@ -14,12 +14,15 @@ from dare_bench.dare.algorithms.base import Algorithm
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families.base import DiffusionLM
 from dare_bench.dare.training import adapters, checkpoint, optim, quantised, sharding
+from dare_bench.dare.training import engine as engines
 from dare_bench.dare.training.batches import Batches
 from dare_bench.dare.training.config import TrainConfig
 from dare_bench.dare.training.data import encode
+from dare_bench.dare.training.engine import EngineConfig
 from dare_bench.dare.training.mixture import Mixture, Phase
 from dare_bench.dare.training.progress import BEST_ON, Diverged, Run, stop_step
 from dare_bench.dare.training.rollout import RewardFunction
+from dare_bench.dare.training.rollout_remote import RemoteSampler
 from dare_bench.dare.training.stepper import OnPoint, Stepper
 from dare_bench.dare.training.validation import Best, Validation
 from dare_bench.dare.training.world import World, current
@@ -61,6 +64,7 @@ def train(
     on_resume: Callable[[int], None] | None = None,
     validation: Validation | None = None,
     sharded: bool = False,
+    engine: EngineConfig | None = None,
 ) -> TrainResult:
     """Train a model.
 
@@ -82,6 +86,7 @@ def train(
         on_resume: receives the step a continuation starts from (0 for a fresh run).
         validation: held-out rows, for ``select: best_on:SPLIT``: the checkpoint that scores best on them is kept.
         sharded: shard weights, gradients and moments over the processes (FSDP2), instead of a copy in each.
+        engine: a server that samples the rollouts and loads the weights before each, instead of this process.
 
     Returns:
         The finished checkpoint.
@@ -89,6 +94,7 @@ def train(
     Raises:
         Diverged: on NaN; the state of the last checkpoint stays.
         ValueError: for settings that do not fit.
+        RemoteError, EngineError: the engine failed; the state of the last checkpoint stays.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -96,6 +102,8 @@ def train(
     stop = stop_step(config)
     if config.peft is not None and not base:
         raise ValueError("adapters are saved with the name of their base; give base: a registry name, hub id or folder")
+    if engine is not None:
+        engines.check(engine, algorithm.name, algorithm.needs, adapted=config.peft is not None)
     done = checkpoint.finished(out_dir, stop)
     if done is not None:
         if on_resume is not None:
@@ -135,9 +143,11 @@ def train(
     encoded = encode(lm, examples, max_length=config.max_length)
     stepper = Stepper(lm, algorithm, config, seed, optimizers, accelerator, reference, on_point, world)
     batches = Batches(lm, algorithm, examples, encoded, mixture, config, seed, world)
-    batches.configure(reward_funcs, reward_weights, decoder)
+    write = partial(write_weights, lm, config, base=base, world=world)
+    sampler = None if engine is None else RemoteSampler(engine, out_dir, write, world)
+    batches.configure(reward_funcs, reward_weights, decoder, sampler)
     inner = batches.inner_iterations
-    best = _best(config, validation, out_dir, partial(write_weights, lm, config, base=base, world=world), world)
+    best = _best(config, validation, out_dir, write, world)
 
     def closing(step: int) -> dict[str, float]:
         """Score the weights at the end of a cycle, where a checkpoint is due."""
@@ -165,6 +175,8 @@ def train(
     result = TrainResult(path, checkpoint.folder_sha256(path), step, dict(run.totals))
     if world.leads:
         checkpoint.finish(out_dir, {"step": step, "stop": stop, "sha256": result.sha256, "totals": result.totals})
+    if sampler is not None:
+        sampler.close()
     world.wait()
     return result
 

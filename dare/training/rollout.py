@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,9 @@ from dare_bench.dare.training.data import Encoded, collate
 from dare_bench.dare.training.grading import RewardFunction, Verdict, columns_of, combine, grade
 from dare_bench.dare.training.world import ALONE, World
 
+#: Samples the responses of prompts; `_sample` in process, or a `RemoteSampler`.
+Sampler = Callable[..., list[list[Generation]]]
+
 
 @dataclass
 class Rollout:
@@ -25,9 +29,9 @@ class Rollout:
     Attributes:
         batch: prompts + responses with rewards and groups, rows of a group adjacent.
         generations: decoder records, in row order.
-        metrics: means over the batch (reward, per-function rewards, length, NFE).
+        metrics: means over the batch (reward, per-function rewards, length, NFE where it is known).
         tokens: committed response tokens.
-        nfe: forward passes, summed over rows.
+        nfe: forward passes, summed over rows; 0 for those of a server that does not tell.
         flops: decoding FLOPs.
     """
 
@@ -52,6 +56,7 @@ def rollout(
     reward_weights: Sequence[float] | None = None,
     batch_size: int = 128,
     world: World = ALONE,
+    sampler: Sampler | None = None,
 ) -> Rollout:
     """Sample `group_size` responses per prompt and grade them.
 
@@ -67,13 +72,14 @@ def rollout(
         reward_weights: default 1 each.
         batch_size: rows per decoding batch.
         world: processes that divide the prompts; each gets all responses.
+        sampler: samples instead of `lm`, in every process.
 
     Returns:
         The rollout; responses include everything up to and including the first stop token.
     """
     mine = range(world.rank, len(prompts), world.size)
-    with sharding.gathered(lm):
-        groups = _sample(
+    with sharding.gathered(lm) if sampler is None else nullcontext():
+        groups = (sampler or _sample)(
             lm, [prompts[index] for index in mine], decoder, group_size=group_size, seed=seed, step=step,
             batch_size=batch_size,
         )  # fmt: skip
@@ -113,12 +119,16 @@ def assemble(
     total = torch.tensor(rewards, dtype=torch.float32)
     batch = _batch(lm, rows, generations, size, total, gen_length)
     by_group = total.view(-1, size)
+    told = [generation.cost.nfe for generation in generations if generation.cost.nfe]
     metrics |= {
         "reward": float(total.mean()),
         "zero_variance_groups": float((by_group.max(1).values == by_group.min(1).values).float().mean()),
         "response_tokens": sum(len(through_stop(generation)) for generation in generations) / len(generations),
-        "rollout_nfe": sum(generation.cost.nfe for generation in generations) / len(generations),
     }
+    if told:
+        metrics["rollout_nfe"] = sum(told) / len(told)
+    if len(told) < len(generations):  # of a server that does not tell them
+        metrics["rollout_nfe_known"] = len(told) / len(generations)
     return Rollout(
         batch=batch,
         generations=generations,
