@@ -73,6 +73,7 @@ def train_fingerprint(
     seed: int,
     rewards: Sequence[Choice] = (),
     validation: Mapping[str, Any] | None = None,
+    engine: str | None = None,
 ) -> str:
     """Fingerprint of a training run.
 
@@ -89,6 +90,7 @@ def train_fingerprint(
         rewards: what rollouts are paid; they appear only where they differ from the default.
         validation: identity of the held-out rows and the decoder that answers them, where they choose the checkpoint; then
             the steps between checkpoints matter too.
+        engine: kind of the server that samples the rollouts; null = no server.
     """
     paid = paid_rewards(rewards)
     free = () if validation else _NOT_DETERMINING
@@ -108,6 +110,7 @@ def train_fingerprint(
             "seed": seed,
             **({"rewards": paid} if paid else {}),
             **({"validation": dict(validation)} if validation else {}),
+            **({"engine": engine} if engine else {}),
         }
     )
 

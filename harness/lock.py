@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,6 +40,32 @@ def run_lock(runs: Path, db: str, command_line: str) -> Iterator[tuple[int, ...]
             places.append(file.with_name(file.name + ".lock"))
     with ExitStack() as stack:
         yield tuple(stack.enter_context(_locked(place, command_line)) for place in places)
+
+
+@contextmanager
+def engine_lock(runs: Path, url: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold a server that takes weights, as only one training job at a time may.
+
+    Args:
+        runs: the runs folder; jobs of other runs folders are not seen.
+        url: of the server.
+        waiting: called once a second while another job holds it.
+    """
+    base = url.rstrip("/").removesuffix("/v1").rstrip("/")
+    place = runs / "engines" / f"{hashlib.sha256(base.encode()).hexdigest()[:16]}.lock"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waiting()
+            time.sleep(1.0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

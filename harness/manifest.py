@@ -133,6 +133,20 @@ class PhaseItem(_Strict):
     mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)]
 
 
+class EngineItem(_Strict):
+    """A server that samples the rollouts, see `dare.training.engine`.
+
+    Attributes:
+        shared_folder: the runs folder, as the server sees it; null = at the same path.
+    """
+
+    kind: Text
+    url: Text
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    shared_folder: Text | None = None
+
+
 class TrainItem(BaseModel):
     """Training data and settings of every algorithm but `base`; further keys are fields of TrainConfig.
 
@@ -144,6 +158,7 @@ class TrainItem(BaseModel):
             benchmark's protocol.
         decoder: of rollouts.
         peft: adapters for all algorithms.
+        engine: a server that samples the rollouts; null = each training process samples its own.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -152,6 +167,7 @@ class TrainItem(BaseModel):
     rewards: Annotated[dict[str, Any], Field(min_length=1)] | None = None
     decoder: DecoderItem | None = None
     peft: Literal["lora"] | LoraItem | None = None
+    engine: EngineItem | None = None
 
 
 class ExcludeItem(_Strict):
@@ -256,6 +272,7 @@ def model_at(path: KeyPath) -> type[BaseModel] | None:
         ("train",): TrainItem,
         ("train", "decoder"): DecoderItem,
         ("train", "peft"): LoraItem,
+        ("train", "engine"): EngineItem,
     }
     if len(path) == 3 and path[-1] == "decoder":
         return DecoderFields if path[0] == "models" else DecoderItem

@@ -15,6 +15,7 @@ from dare_bench.harness.errors import nearest, shorten
 from dare_bench.harness.manifest import AlgorithmItem, LoraItem, Manifest
 from dare_bench.harness.manifest_yaml import KeyPath
 from dare_bench.harness.reporter import Reporter
+from dare_bench.harness.resolve_engine import check_used, resolve_engine
 from dare_bench.harness.resolve_rewards import resolve_rewards
 from dare_bench.harness.resolve_rollout import resolve_rollout
 from dare_bench.harness.resolve_support import check_experts, check_pairs, check_validation, used_entries
@@ -49,6 +50,7 @@ def resolve_recipes(report: Reporter, manifest: Manifest) -> list[Recipe | None]
                 judged = rewards if recipe.rollout is not None else ()
                 recipe = dataclasses.replace(recipe, data=data, phases=phases, rewards=judged)
             recipes.append(recipe)
+    check_used(report, manifest, recipes)
     return recipes
 
 
@@ -60,7 +62,7 @@ def _shared(report: Reporter, manifest: Manifest) -> dict[str, Any]:
     values = {}
     for key, value in (manifest.train.model_extra or {}).items():
         if key not in known:
-            allowed = ", ".join(["data", "decoder", "peft", "phases", "rewards", *known])
+            allowed = ", ".join(["data", "decoder", "engine", "peft", "phases", "rewards", *known])
             report.add(
                 ("train", key), "unknown key", given=shorten(value), allowed=allowed, nearest=nearest(key, known)
             )
@@ -182,13 +184,15 @@ def _recipe(
     if lora is not None:
         at = (*path, "peft") if "peft" in item.model_fields_set else ("train", "peft")
         check_experts(report, manifest, at, item, lora)
+    rollout = resolve_rollout(report, manifest, path, item, entry, settings)
     return Recipe(
         name=item.name,
         label=item.label or item.name,
         preset=item.preset,
         settings=plain(settings),
         train=dataclasses.replace(train, peft=lora),
-        rollout=resolve_rollout(report, manifest, path, item, entry, settings),
+        rollout=rollout,
+        engine=resolve_engine(report, manifest, path, item, entry, rollout, adapted=lora is not None),
         families=tuple(sorted(entry.families)),
     )
 

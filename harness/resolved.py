@@ -10,6 +10,7 @@ from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.families.facts import Family, Overrides
 from dare_bench.dare.families.registry import get_family
 from dare_bench.dare.training.config import TrainConfig
+from dare_bench.dare.training.engine import EngineConfig
 from dare_bench.suites.rewards import Choice
 
 BASE = "base"
@@ -62,6 +63,7 @@ class Recipe:
         data: (benchmark, split) pairs trained on.
         phases: curriculum, (end as a share of the run, source -> weight) each; empty = all examples shuffled.
         rewards: what rollouts are paid; empty = the score of each benchmark's protocol, or there are no rollouts.
+        engine: server that samples the rollouts; null = none, or there are no rollouts.
         families: families of the models it trains; empty = all. Two recipes may share a label with unlike families.
     """
 
@@ -74,6 +76,7 @@ class Recipe:
     data: tuple[tuple[str, str], ...] = ()
     phases: tuple[tuple[float, Mapping[str, float]], ...] = ()
     rewards: tuple[Choice, ...] = ()
+    engine: EngineConfig | None = None
     families: tuple[str, ...] = ()
 
     def trains(self, model: Model) -> bool:

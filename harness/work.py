@@ -172,6 +172,7 @@ class WorkBuilder:
             seed=cell.seed,
             rewards=recipe.rewards,
             validation=validation and {**validation, "decoder": validation["decoder"].determinants()},
+            engine=recipe.engine and recipe.engine.kind,
         )
         spec = {
             "model": _model_spec(model, self.work.weights[model.name]),
@@ -189,6 +190,8 @@ class WorkBuilder:
         }
         if validation:
             spec["validation"] = {"data": validation["data"], "decoder": stored(validation["decoder"], model)}
+        if recipe.engine:
+            spec["engine"] = plain(recipe.engine)
         cost = float(recipe.train.steps * recipe.train.batch_size) * (20 if rollout else 1)
         label = f"train {model.name}/{recipe.label}/{cell.seed}"
         return self._add(Job("train", key, label, cost=cost, affinity=key, spec=spec))

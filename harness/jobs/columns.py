@@ -8,6 +8,8 @@ from typing import Any
 def training_columns(spec: dict[str, Any]) -> dict[str, Any]:
     """Columns of a training run."""
     config = {key: spec[key] for key in ("settings", "train", "rollout", "data", "data_identity", "phases")}
+    if spec.get("engine"):
+        config["engine"] = {"kind": spec["engine"]["kind"]}
     if spec.get("rewards"):
         config["rewards"] = spec["rewards"]
     return {

@@ -6,15 +6,18 @@ import importlib
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.dare.algorithms import registry as algorithm_registry
 from dare_bench.dare.decoding.config import DecoderConfig
 from dare_bench.dare.training.config import LoraConfig, TrainConfig, base_dtype
+from dare_bench.dare.training.engine import EngineConfig
 from dare_bench.harness.errors import JobError
 from dare_bench.harness.jobs import group
 from dare_bench.harness.jobs.columns import training_columns
+from dare_bench.harness.lock import engine_lock
 from dare_bench.harness.resolved import source_names
 from dare_bench.results.schema import TrainingRun
 from dare_bench.results.store import Store
@@ -34,7 +37,6 @@ def run(job: dict[str, Any], session: Session) -> None:
     what is stored is the history of the weights.
     """
     spec, store = job["spec"], session.store
-    started = time.monotonic()
     columns = training_columns(spec) | {
         "environment_id": session.settings["environment_id"],
         "log_path": session.log_path(job),
@@ -52,11 +54,13 @@ def run(job: dict[str, Any], session: Session) -> None:
     def on_resume(step: int) -> None:
         store.drop_training_points_after(run_id, step)
 
-    if int(session.settings.get("ranks") or 1) > 1:
-        found = group.train(job, session, out_dir, on_point, on_resume)
-    else:
-        result = fit(job, session, out_dir, on_point=on_point, on_resume=on_resume)
-        found = {"path": result.path, "sha256": result.sha256, "step": result.step, "totals": result.totals}
+    with _alone_on_server(spec, session, config.steps):
+        started = time.monotonic()
+        if int(session.settings.get("ranks") or 1) > 1:
+            found = group.train(job, session, out_dir, on_point, on_resume)
+        else:
+            result = fit(job, session, out_dir, on_point=on_point, on_resume=on_resume)
+            found = {"path": result.path, "sha256": result.sha256, "step": result.step, "totals": result.totals}
     path = Path(found["path"]).resolve().relative_to(session.runs.resolve())
     store.finish_training(
         run_id,
@@ -114,7 +118,27 @@ def fit(
         on_resume=on_resume,
         **_validation(spec, session.data, config),
         **({"sharded": True} if session.settings.get("shard") else {}),
+        **_engine(spec, session.runs, out_dir),
     )
+
+
+def _alone_on_server(spec: dict[str, Any], session: Session, steps: int) -> AbstractContextManager[None]:
+    """The server that samples holds the weights of one run: another one of this runs folder waits for it."""
+    if not spec.get("engine"):
+        return nullcontext()
+    url = spec["engine"]["url"]
+    return engine_lock(session.runs, url, lambda: session.report(0, steps, f"waiting for {url}"))
+
+
+def _engine(spec: dict[str, Any], runs: Path, out_dir: Path) -> dict[str, Any]:
+    """The server that samples; the manifest says where it sees the runs folder, the loop asks for the run's own."""
+    if not spec.get("engine"):
+        return {}
+    values = dict(spec["engine"])
+    if values["shared_folder"] is not None:
+        own = out_dir.resolve().relative_to(runs.resolve()).as_posix()
+        values["shared_folder"] = f"{values['shared_folder'].rstrip('/')}/{own}/engine"
+    return {"engine": EngineConfig(**values)}
 
 
 def _validation(spec: dict[str, Any], data: Path | None, config: TrainConfig) -> dict[str, Any]:

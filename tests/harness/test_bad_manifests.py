@@ -50,6 +50,12 @@ select on test | steps: 4 | select: 'best_on: test' | 11 | train.select | 'best_
 select on training rows | steps: 4 | select: 'best_on:train' | 11 | train.select | | best_on:validation |
 select without checkpoints | steps: 4 | select: 'best_on:validation' | 11 | train.select | | checkpoint_every: N |
 select a later step | steps: 4 | select: step:500 | 11 | train.select | 'step:500' | step:1 to |
+unknown engine key | steps: 4 | engine: {kind: sglang, url: 'http://h', prot: 3} | 11 | train.engine.prot | 3 | url |
+near-miss engine | steps: 4 | engine: {kind: sglan, url: 'http://h'} | 11 | train.engine.kind | 'sglan' | sglang | sglang
+engine with fixed weights | steps: 4 | engine: {kind: vllm, url: 'http://h'} | 11 | train.engine.kind | 'vllm' | sglang |
+engine without address | steps: 4 | engine: {kind: sglang, url: 'h:3'} | 11 | train.engine.url | 'h:3' | 'http://127.0.0.1 |
+idle engine | steps: 4 | engine: {kind: sglang, url: 'http://h', concurrency: 0} | 11 | train.engine.concurrency | 0 | >= 1 |
+engine that nobody asks | steps: 4 | engine: {kind: sglang, url: 'http://h'} | 11 | train.engine | 'sglang' | that samples |
 empty grid | batch_size: 2 | exclude: [{model: tiny-sdar}] | 12 | exclude | | at least one cell |
 exclude matches nothing | ~train | ~exclude: [{algorithm: d1}]~train | 9 | exclude[0].algorithm | 'd1' | base, sft |
 empty exclude entry | ~train | ~exclude: [{}]~train | 9 | exclude[0] | | model, algorithm |
@@ -86,6 +92,32 @@ def test_each_mistake_names_place_key_value_and_what_is_allowed(
     assert allowed in block.split("allowed:")[1]
     if near:
         assert f"nearest: {near}" in block
+
+
+@pytest.mark.parametrize(
+    ("entry", "more", "key", "said"),
+    [
+        ("{name: justgrpo}", "", "algorithms[1].name", "strictly left to right"),
+        ("{name: mdpo}", "", "algorithms[1].name", "denoises canvases"),
+        ("{name: d1, peft: lora}", "", "algorithms[1].peft", "full fine-tuning only: an adapter would have to be merged"),
+        ("{name: d1}", "peft: lora", "train.peft", "full fine-tuning only"),
+        ("{name: d1}", "decoder: {selector: {threshold: 0.9}}", "train.decoder.selector", "the server decides this"),
+        ("{name: d1}", "decoder: {gen_length: 64, steps_per_block: 2}", "train.decoder.steps_per_block", "decides this"),
+        ("{name: d1, decoder: {cache: none}}", "", "algorithms[1].decoder.cache", "the server decides this"),
+        ("{name: d1}", "decoder: {gen_length: 64, top_p: 0.9}", "", ""),
+    ],
+)  # fmt: skip
+def test_what_a_server_cannot_sample(
+    entry: str, more: str, key: str, said: str, good: str, invoke: Any, in_tmp: Path
+) -> None:
+    text = good.replace("tiny-sdar", "tiny-llada").replace("{name: sft, lr: 5e-4}", entry)
+    text += "  engine: {kind: sglang, url: 'http://127.0.0.1:30000'}\n"
+    Path("bad.yaml").write_text(text + (f"  {more}\n" if more else ""), encoding="utf-8")
+    answer = invoke("plan", "bad.yaml")
+    assert answer.code == (2 if key else 0), answer.err
+    assert "Traceback" not in answer.err
+    if key:
+        assert f" {key}: " in answer.err and said in answer.err and "1 problem" in answer.err, answer.err
 
 
 @pytest.mark.parametrize(

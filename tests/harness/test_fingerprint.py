@@ -47,6 +47,7 @@ GENERATE: dict[str, Any] = {
         ("data", [{"rows": {"id": "mini_gsm", "sha256": "c"}}]),
         ("phases", [[1.0, {"train": 1.0}]]),
         ("seed", 1),
+        ("engine", "sglang"),
     ],
 )
 def test_every_determinant_of_training_counts(field: str, value: Any) -> None:

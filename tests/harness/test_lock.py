@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dare_bench.harness.errors import LockHeld
-from dare_bench.harness.lock import run_lock
+from dare_bench.harness.lock import engine_lock, run_lock
 
 HOLD = """
 import sys, time
@@ -61,3 +61,23 @@ def test_one_database_in_two_runs_folders_is_locked_too(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.wait()
+
+
+def test_a_server_serves_one_training_job_at_a_time(tmp_path: Path) -> None:
+    waited: list[str] = []
+
+    class Waits(Exception):
+        """Ends the wait."""
+
+    def wait() -> None:
+        waited.append("second")
+        raise Waits
+
+    with engine_lock(tmp_path, "http://host:30000", lambda: waited.append("first")):
+        with engine_lock(tmp_path, "http://host:30001", lambda: waited.append("other")):
+            pass
+        with pytest.raises(Waits), engine_lock(tmp_path, "http://host:30000/v1/", wait):
+            raise AssertionError("entered")
+    with engine_lock(tmp_path, "http://host:30000", lambda: waited.append("third")):
+        pass
+    assert waited == ["second"]
