@@ -24,13 +24,26 @@ def rank_candidates(confidence: Tensor, candidates: Tensor) -> Tensor:
         ValueError: if the shapes differ or `candidates` is not bool.
     """
     _check(confidence, candidates)
+    order = _score(confidence, candidates).sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def _score(confidence: Tensor, candidates: Tensor) -> Tensor:
+    """What positions are ordered by: finite for candidates, -inf elsewhere."""
     lowest, highest = torch.finfo(confidence.dtype).min, torch.finfo(confidence.dtype).max
     # A candidate stays finite, so that it always precedes a position that is none.
     score = confidence.detach().nan_to_num(nan=lowest, neginf=lowest, posinf=highest)
-    score = score.masked_fill(~candidates, float("-inf"))
-    order = score.sort(dim=-1, descending=True, stable=True).indices
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)
+    return score.masked_fill_(~candidates, float("-inf"))
+
+
+def _best(confidence: Tensor, candidates: Tensor, counts: Tensor) -> Tensor:
+    """The `counts` first positions of each row by rank: bool [A, b], candidates or not."""
+    if counts.device.type == "cpu" and counts.numel() and confidence.shape[1] and int(counts.max()) <= 1:
+        # One position per row needs no order. On other devices the look at the counts would wait for them.
+        first = _score(confidence, candidates).argmax(1, keepdim=True)
+        return torch.zeros_like(candidates).scatter_(1, first, counts.unsqueeze(1) > 0)
+    return rank_candidates(confidence, candidates) < counts.unsqueeze(1)
 
 
 def select_top(confidence: Tensor, candidates: Tensor, counts: Tensor) -> Tensor:
@@ -53,7 +66,7 @@ def select_top(confidence: Tensor, candidates: Tensor, counts: Tensor) -> Tensor
     """
     _check(confidence, candidates)
     _check_counts("counts", counts, confidence)
-    return (rank_candidates(confidence, candidates) < counts.unsqueeze(1)) & candidates
+    return _best(confidence, candidates, counts) & candidates
 
 
 def select_threshold(
@@ -85,8 +98,7 @@ def select_threshold(
             )
         threshold = threshold.to(confidence.dtype).unsqueeze(1)
     above = confidence > threshold if strict else confidence >= threshold
-    best = rank_candidates(confidence, candidates) < at_least.unsqueeze(1)
-    return (above | best) & candidates
+    return (above | _best(confidence, candidates, at_least)) & candidates
 
 
 def write(ids: Tensor, selected: Tensor, tokens: Tensor) -> Tensor:

@@ -53,6 +53,11 @@ class Committer:
         self.compat = self.decoder.compat
         #: Some forwards commit nothing: those that published loops run behind a finished block, or to store it.
         self.wastes = bool({"separate_store", "extra_forward", "unroll"} & set(self.compat))
+        # A quota with as many steps as a block has positions is one token per step.
+        is_single = schedule.name == "quota" and self.lm.is_block_causal and not slots.layout
+        self._ones: Tensor | None = None
+        if is_single and slots.default_steps == slots.size:
+            self._ones = torch.ones(slots.count, dtype=torch.int64, device=slots.device)
         self._settled = torch.zeros(slots.count, dtype=torch.bool, device=slots.device)
 
     def editable(self, columns: Tensor, tokens: Tensor, inside: Tensor, now: SimpleNamespace) -> Tensor | None:
@@ -81,7 +86,7 @@ class Committer:
         if "dream_window" in self.compat:
             # The refreshing forward is the only one that sees the block's first position.
             first = look.columns == now.start[:, None]
-            chosen = torch.where(look.full[:, None], first & look.masked, chosen)
+            chosen = torch.where(look.full.bool()[:, None], first & look.masked, chosen)
         overwritten = None
         if "overwrite" in self.compat:
             overwritten = self._uncapped(view, chosen, look.editable, look.silent)
@@ -92,7 +97,7 @@ class Committer:
             rewritten = look.editable & sure & (proposal["token"] != look.tokens)
             self._rewrite(look, rewritten, proposal)
         if self.decoder.early_stop == "fill":
-            self._fill(rows, ~look.silent & (~look.full | (slots.decoder.cache in ("none", "auto"))))
+            self._fill(rows, ~look.silent & (~look.full.bool() | (slots.decoder.cache in ("none", "auto"))))
         step, done = self._after(look, chosen, rewritten)
         return step, now.committed + chosen.sum(1), done
 
@@ -117,21 +122,17 @@ class Committer:
     def _view(self, look: Look, proposal: Proposed, measure: Tensor) -> selectors.BlockView:
         now, masked = look.now, look.masked
         is_block = self.lm.is_block_causal
-        state = schedulers.ScheduleState(
-            masks_now=masked.sum(1),
-            masks_at_start=torch.full_like(now.masks, self.slots.size) if is_block else now.masks,
-            step=now.step,
-            steps=now.steps,
-            block=now.block,
-            committed=now.committed,
-        )
-        quota = self.schedule.count(state, **self.schedule_options)
+        quota = self._quota(look) if self._ones is None else self._ones[: len(look.rows)]
+        if not is_block:
+            guaranteed = torch.ones_like(quota)
+        else:
+            guaranteed = quota.clamp(min=1) if self._ones is None else quota
         draws = self.draws()
         return selectors.BlockView(
             confidence=measure,
             candidates=masked,
             quota=quota,
-            guaranteed=quota.clamp(min=1) if is_block else torch.ones_like(quota),
+            guaranteed=guaranteed,
             strict=is_block,
             step=now.step,
             steps=now.steps,
@@ -141,6 +142,18 @@ class Committer:
             draw=lambda weights, counts: draws.subset(weights, counts, look.rows, look.columns, now.nfe),
             compat=self.compat,
         )
+
+    def _quota(self, look: Look) -> Tensor:
+        now, is_block = look.now, self.lm.is_block_causal
+        state = schedulers.ScheduleState(
+            masks_now=look.masked.sum(1),
+            masks_at_start=torch.full_like(now.masks, self.slots.size) if is_block else now.masks,
+            step=now.step,
+            steps=now.steps,
+            block=now.block,
+            committed=now.committed,
+        )
+        return self.schedule.count(state, **self.schedule_options)
 
     def _uncapped(
         self, view: selectors.BlockView, chosen: Tensor, others: Tensor | None, silent: Tensor

@@ -110,6 +110,7 @@ class Session:
         self.committer = Committer(
             self.slots, predictor, entry, options, schedule, schedule_options, edit, self.weighting, self._draws
         )
+        self.loud = torch.zeros(slots, dtype=torch.bool, device=lm.device)  # no forward is silent
         self.counters = CounterDraws(self.slots.seeds, self.slots.prompt)
         self.published: TorchDraws | None = None
         self.queue: deque[tuple[Hashable, Sequence[int], int]] = deque()
@@ -189,18 +190,19 @@ class Session:
         slots, rows, wastes = self.slots, call.rows, self.committer.wastes
         now = slots.at(rows)
         columns, inside = slots.block_columns(now)
-        silent = call.kinds >= KIND["prefill"]
+        silent = call.kinds >= KIND["prefill"] if wastes else self.loud[: len(rows)]
         allowed = inside & ~silent[:, None] if wastes else inside
-        tokens = slots.token(rows, columns)
+        tokens = slots.token(rows, columns, within=slots.whole)
         masked = (tokens == self.lm.mask_token_id) & allowed
         editable = self.committer.editable(columns, tokens, allowed, now)
         scored = masked if editable is None else masked | editable
         row, place = scored.nonzero(as_tuple=True)
         column, outputs = columns[row, place], scored.sum(1)
         hidden, blank = self._feed(call, together, (row, column), outputs)
-        look = Look(rows, now, columns, tokens, masked, editable, (row, place, column), call.full.bool(), silent)
+        look = Look(rows, now, columns, tokens, masked, editable, (row, place, column), call.full, silent)
         step, committed, done = self.committer(look, hidden, blank)
-        slots.moving[:, rows] = torch.stack([step, committed, now.nfe + 1, now.outputs + outputs])
+        moved = torch.stack([step, committed, now.nfe + 1, now.outputs + outputs])
+        slots.moving.index_copy_(1, rows, moved)
         self.planner.after(call.spans, slots.places)
         if wastes:
             slots.extra[rows] -= (call.kinds > KIND["prefill"]).long()

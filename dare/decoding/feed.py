@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from dare_bench.dare.decoding.plan import Call, Span
+from dare_bench.dare.decoding.plan import Fed, Span
 from dare_bench.dare.decoding.slots import Slots
 from dare_bench.dare.families.cache import PositionCache
 from torch import Tensor
@@ -36,7 +36,7 @@ class Feeder:
         self.cache.grow(length)
         return self.cache
 
-    def __call__(self, call: Call, wanted: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, call: Fed, wanted: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Hidden states at the wanted positions.
 
         Args:
@@ -48,8 +48,9 @@ class Feeder:
         """
         rows, spans, low = call.rows, call.spans, call.low
         widths = {span.high - span.low for span in spans}
-        places = low[:, None] + torch.arange(max(widths), device=rows.device)
-        ids, stored = self.slots.token(rows, places), places
+        widest, lows = max(widths), {span.low for span in spans}
+        places = low[:, None] + self.slots.ramp(widest)
+        ids, stored = self.slots.token(rows, places, within=max(lows) + widest <= self.slots.width), places
         real = None
         if len(widths) > 1:
             real = places < call.high[:, None]
@@ -67,8 +68,8 @@ class Feeder:
         if cache is not None:
             order = [span.slot for span in spans]
             order += [slot + self.slots.count for slot in order] if self.guided else []
-            same = real is None and all(span.low == spans[0].low for span in spans)
-            cache.aim(rows, stored, max(span.keys for span in spans), order=order, same=same)
+            run = spans[0].low if len(widths) == len(lows) == 1 else None
+            cache.aim(rows, stored, max(span.keys for span in spans), order=order, run=run)
         mask = self._mask(places, limits, spans)
         hidden = self.lm.hidden(ids, mask=mask, position_ids=places, positions=(row, place), cache=cache)
         if not self.guided:
@@ -78,12 +79,12 @@ class Feeder:
 
     def _mask(self, places: Tensor, limits: Tensor, spans: Sequence[Span]) -> Tensor | str:
         size = self.slots.size
-        keys = max(span.keys for span in spans)
+        ends = {span.keys for span in spans}
         # A row that feeds one block sees everything up to the block's end.
-        closes = self.lm.is_block_causal and any(span.low // size != (span.high - 1) // size for span in spans)
-        if not closes and all(span.keys == keys for span in spans):
+        closes = self.lm.is_block_causal and any([span.low // size != (span.high - 1) // size for span in spans])
+        if not closes and len(ends) == 1:
             return "full"  # nothing to close: attention without a mask is faster
-        seen = torch.arange(keys, device=places.device)
+        seen = self.slots.ramp(max(ends))
         allowed = (seen < limits[:, None])[:, None, :]
         if closes:
             allowed = allowed & (places[:, :, None] // size >= seen // size)

@@ -21,7 +21,7 @@ class Look:
         masked: bool [A, b], candidates.
         editable: bool [A, b] or None.
         scored: int64 [N] each: rows (0 ... A-1), places and columns of masked and editable positions, row by row.
-        full: bool [A], the forward fed the whole canvas.
+        full: int64 [A], 1 where the forward fed the whole canvas.
         silent: bool [A], forwards that commit nothing.
     """
 

@@ -87,21 +87,27 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Call:
-    """Rows of one or more network calls: `spans` off the device, the rest on it, int64 [A]; `rows` are slots."""
+class Fed:
+    """What a network call feeds: `spans` off the device, the rest on it, int64 [A]; `rows` are slots."""
 
     spans: list[Span]
     low: Tensor
     high: Tensor
     keys: Tensor
     rows: Tensor
+
+
+@dataclass
+class Call(Fed):
+    """Rows of one or more network calls, and what their forwards are for, int64 [A]. Nobody changes its tensors."""
+
     kinds: Tensor
     full: Tensor
 
-    def part(self, begin: int, end: int) -> Call:
+    def part(self, begin: int, end: int) -> Fed:
         """Some of its rows."""
-        tensors = (self.low, self.high, self.keys, self.rows, self.kinds, self.full)
-        return Call(self.spans[begin:end], *(tensor[begin:end] for tensor in tensors))
+        tensors = (self.low, self.high, self.keys, self.rows)
+        return Fed(self.spans[begin:end], *[tensor[begin:end] for tensor in tensors])
 
 
 class Planner:
@@ -121,6 +127,7 @@ class Planner:
         self.holds = not policy.options and not compat  # a row feeds the same until its block is done
         self.widths: list[int] = []
         self.together: list[list[int]] = []
+        self.call: Call | None = None
 
     def __call__(self, places: Sequence[Place | None]) -> tuple[Call, list[int]]:
         """The next forward of every running row, and how many neighbours share each network call."""
@@ -130,8 +137,11 @@ class Planner:
             self.widths, self.together = widths, groups(widths, *self.bounds)
         together = self.together
         spans = [spans[index] for group in together for index in group]
-        numbers = torch.tensor(list(zip(*spans, strict=True)), dtype=torch.int64, device=self.device)
-        return Call(spans, *numbers.unbind()), [len(group) for group in together]
+        if self.call is None or spans != self.call.spans:
+            flat = [number for column in zip(*spans, strict=True) for number in column]
+            numbers = torch.tensor(flat, dtype=torch.int64, device=self.device).view(-1, len(spans))
+            self.call = Call(spans, *numbers.unbind())
+        return self.call, [len(group) for group in together]
 
     def _span(self, slot: int, place: Place) -> Span:
         window, kind = self.policy.window(place, self.lead, **self.policy.options), KIND["denoise"]

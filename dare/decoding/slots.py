@@ -60,7 +60,9 @@ class Slots:
         self.edits: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
         self.block_starts: list[list[int]] = [[] for _ in range(count)]
         self.began = [0.0] * count
-        self._ramp = torch.arange(max(self.widest, 1), device=self.device)
+        self._ramp = torch.arange(0, device=self.device)
+        #: Blocks of a block-causal canvas are whole, so that no column of theirs is behind it.
+        self.whole = lm.is_block_causal and not layout and "mask_predicted" not in decoder.compat
         self._widens = "mask_predicted" in decoder.compat
 
     @property
@@ -154,10 +156,11 @@ class Slots:
                 )
             )
         index = torch.tensor(rows, device=self.device)
-        written = torch.tensor(list(zip(*numbers, strict=True)), device=self.device)
-        self.table[: len(written), index] = written
-        self.table[len(written) : len(_PER_SLOT), index] = 0
-        self.fresh[index] = True
+        flat = [number for column in zip(*numbers, strict=True) for number in column]
+        flat += [0] * (len(_PER_SLOT) * len(rows) - len(flat))  # what is counted in a block begins at 0
+        written = torch.tensor(flat, dtype=torch.int64, device=self.device).view(len(_PER_SLOT), -1)
+        self.table[: len(_PER_SLOT)].index_copy_(1, index, written)
+        self.fresh.index_fill_(0, index, True)
 
     def at(self, rows: Tensor) -> SimpleNamespace:
         """A copy of every number of some rows, by name: [A] each."""
@@ -165,18 +168,24 @@ class Slots:
 
     def block_columns(self, now: SimpleNamespace) -> tuple[Tensor, Tensor]:
         """Columns that may change [A, b], and which of them are behind the prompt and before the block's end."""
-        ramp = self._ramp
-        if self._widens:
-            ramp = torch.arange(max(int((now.end - now.view).max()), 1), device=self.device)
-        columns = now.view[:, None] + ramp
+        count = int((now.end - now.view).max()) if self._widens else self.widest
+        columns = now.view[:, None] + self.ramp(max(count, 1))
         inside = columns < now.end[:, None]
         if self.lm.is_block_causal:  # blocks count from the canvas' start: the first may begin in the prompt
             inside &= columns >= now.prompt[:, None]
         return columns, inside
 
-    def token(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Tokens at some columns [A, b]; columns behind the canvases repeat the last one."""
-        return self.ids.index_select(0, rows).gather(1, columns.clamp(max=self.width - 1))
+    def token(self, rows: Tensor, columns: Tensor, *, within: bool = False) -> Tensor:
+        """Tokens at some columns [A, b]; columns behind the canvases repeat the last one. `within`: there are none."""
+        if not within:
+            columns = columns.clamp(max=self.width - 1)
+        return self.ids.index_select(0, rows).gather(1, columns)
+
+    def ramp(self, count: int) -> Tensor:
+        """0 ... count - 1, a view of a buffer."""
+        if count > len(self._ramp):
+            self._ramp = torch.arange(max(count, self.width), device=self.device)
+        return self._ramp[:count]
 
     def take(self, slot: int) -> Generation:
         """Empty a slot and hand out what it decoded."""

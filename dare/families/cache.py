@@ -40,7 +40,7 @@ class PositionCache(Cache):
         return self._end
 
     def aim(
-        self, rows: Tensor, slots: Tensor, end: int, *, order: Sequence[int] | None = None, same: bool = False
+        self, rows: Tensor, slots: Tensor, end: int, *, order: Sequence[int] | None = None, run: int | None = None
     ) -> None:
         """Set the target of the next forward.
 
@@ -49,7 +49,7 @@ class PositionCache(Cache):
             slots: int64 [A, n], position of each fed token.
             end: slots [0, end) are returned as keys.
             order: `rows` off the device, for those who know it.
-            same: every row feeds the same run of slots, none twice.
+            run: first slot, where every row feeds the same run of slots.
         """
         order = rows.tolist() if order is None else order
         first = order[0] if len(order) else 0
@@ -58,9 +58,8 @@ class PositionCache(Cache):
         self._rows = slice(first, first + len(order)) if beside else rows
         self._index, self._slots, self._end = rows[:, None], slots, end
         self._run = None
-        if same and beside:
-            low = int(slots[0, 0])
-            self._run = slice(low, low + slots.shape[1])
+        if run is not None and beside:
+            self._run = slice(run, run + slots.shape[1])
 
     def grow(self, length: int) -> None:
         """Make room for more slots; what is stored stays."""
