@@ -184,7 +184,8 @@ def test_a_dead_server_is_said_and_a_continuation_pushes_again(tiny, run, server
         push(self, step)
 
     monkeypatch.setattr(RemoteSampler, "_push", die)
-    with pytest.raises(RemoteError, match=r"/generate: HTTP 500: .*after 3 attempts.*cuda is busy"):
+    # Requests beside the one that was given up first are given up, too: how often each was tried is left to chance.
+    with pytest.raises(RemoteError, match=r"/generate: HTTP 500: the server cannot answer now.*cuda is busy"):
         run(tiny("llada"), ALGORITHM, config, engine=where)
     monkeypatch.setattr(RemoteSampler, "_push", push)
     server.fail.clear()
