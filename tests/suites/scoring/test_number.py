@@ -145,12 +145,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+#: What the scorers of all benchmarks read beside the gold answer.
+COLUMNS = {"choices": ["ox", "bee", "cat", "dog"], "entry_point": "double", "tests": ["assert double(2) == 4"]}
+
+
 @pytest.mark.parametrize("atom", HOSTILE)
 def test_hostile_text_of_100_kB_is_graded(atom):
     """A quadratic pattern would hang here; each text takes milliseconds to under a second."""
     text = (atom * (100_000 // len(atom)))[:100_000]
     for scorer in registry.scorers().values():
-        verdict = scorer.score(text, row_of("5"))
+        verdict = scorer.score(text, Row(id="r", question="q", gold="5", columns=COLUMNS))
         assert verdict.metrics["strict"] <= verdict.metrics["value"]
         assert len(verdict.extracted or "") <= 200
 
@@ -166,7 +170,7 @@ TEXTS = st.lists(PIECES, max_size=30).map("".join)
 @given(TEXTS, st.sampled_from(["7", "-3", "12", "B"]))
 def test_scorers_never_raise_and_are_deterministic(text, gold):
     for scorer in registry.scorers().values():
-        row = Row(id="r", question="q", gold=gold, columns={"choices": ["ox", "bee", "cat", "dog"]})
+        row = Row(id="r", question="q", gold=gold, columns=COLUMNS)
         first = scorer.score(text, row)
         assert first == scorer.score(text, row)
         assert first.value == first.metrics[scorer.headline]
