@@ -49,7 +49,7 @@ def test_jobs_take_turns_at_the_server(options: list[str], invoke: Any, in_tmp: 
 
 
 def test_the_folder_as_the_server_sees_it(tmp_path: Path) -> None:
-    given = {"kind": "sglang", "url": "http://h:1", "concurrency": 2, "timeout_s": 5.0, "shared_folder": "/mnt/runs/"}
+    given = {"kind": "sglang", "url": "http://h:1", "concurrency": 2, "timeout_s": 5.0, "shared_folder": "/shared/runs/"}
     found = _engine({"engine": given}, tmp_path, tmp_path / "train" / "abc")
-    assert found == {"engine": EngineConfig("sglang", "http://h:1", 2, 5.0, "/mnt/runs/train/abc/engine")}
+    assert found == {"engine": EngineConfig("sglang", "http://h:1", 2, 5.0, "/shared/runs/train/abc/engine")}
     assert _engine({}, tmp_path, tmp_path) == {}
