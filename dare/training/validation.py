@@ -91,7 +91,8 @@ class Best:
         """Move the kept checkpoint into place; returns its step."""
         held = self.record()
         assert held is not None, "no checkpoint was offered"
-        if self.world.leads:
+        # A run that was killed right behind this move finds it done.
+        if self.world.leads and self.folder.is_dir():
             checkpoint.publish(self.folder, final)
         self.world.wait()
         return int(held["step"])

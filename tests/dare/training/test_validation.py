@@ -90,6 +90,14 @@ def test_a_later_record_is_made_again(tmp_path):
     assert len(written) == 1
 
 
+def test_a_run_killed_behind_the_move_keeps_the_checkpoint(tmp_path):
+    best = Best(tmp_path, lambda folder: (folder.mkdir(), (folder / "weights").write_text("kept")), ALONE)
+    best.offer(2, 0.9)
+    for _ in range(2):  # the second time the move was made by an earlier attempt
+        assert best.take(tmp_path / "final") == 2
+        assert (tmp_path / "final" / "weights").read_text() == "kept"
+
+
 def test_what_it_needs(tiny, run):
     with pytest.raises(ValueError, match="held-out rows"):
         run(tiny("llada"), SFT(), TrainConfig(steps=2, checkpoint_every=1, select="best_on:validation"))
